@@ -1,0 +1,39 @@
+"""What a replica needs of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from serve_app.core.model import ContinuesBy, GenerationRequest, StreamItem
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Facts known once the engine has loaded. ``imitates`` names the latency profile a shaped engine reproduces."""
+
+    model: str
+    context_length: int
+    vocabulary: str | None
+    continues_by: ContinuesBy = ContinuesBy.IDS
+    counts_tokens: bool = True
+    can_park: bool = False
+    imitates: str | None = None
+
+
+class Engine(Protocol):
+    """Loads once, then streams. ``generate`` has the contract of ``serve_app.core.endpoint.Endpoint.generate``."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Valid after ``start``."""
+        ...
+
+    async def start(self) -> None:
+        """Load the model. Raises ``EndpointUnavailable`` with the remedy in its message."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,260 @@
+"""The configuration: one frozen pydantic tree. ``AppSettings`` is the YAML's ``args`` (a change restarts replicas),
+``LiveSettings`` the router's ``user_config`` (a change cuts no stream). Nothing else in this project reads settings.
+
+Units: seconds, tokens, tokens per second, joules, USD. Every model forbids unknown keys and hides rejected input.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serve_app.core.model import EndpointKind
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0.5, le=200, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, protected_namespaces=())
+
+
+# --- engines ----------------------------------------------------------------------------------------------------
+
+
+class SimulatedEngineSettings(Settings):
+    """Tokens from a hash of their whole prefix; latency from a linear prefill and a constant decode rate."""
+
+    type: Literal["simulated"] = "simulated"
+    seed: int = 0
+    prefill_rate: float = Field(default=2000.0, gt=0, description="Prompt tokens per second.")
+    decode_rate: float = Field(default=50.0, gt=0, description="Tokens per second.")
+    overhead: Amount = Field(default=0.05, description="Seconds before any prefill.")
+    jitter: Share = Field(default=0.0, description="Relative spread of each wait, drawn from the seed and the attempt.")
+    output_tokens: tuple[int, int] = Field(default=(40, 200), description="Smallest and largest answer length.")
+    context_length: int = Field(default=8192, ge=16)
+    vocabulary: Name = "simulated"
+    can_park: bool = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SimulatedEngineSettings:
+        low, high = self.output_tokens
+        if not 1 <= low <= high:
+            raise ValueError("output_tokens must be [smallest, largest] with 1 <= smallest <= largest")
+        return self
+
+
+class ReplayEngineSettings(Settings):
+    """Recorded streams: a JSONL file, one object a line with ``ttft`` (s), ``gaps`` (s) and ``tokens`` (strings)."""
+
+    type: Literal["replay"] = "replay"
+    path: str
+    context_length: int = Field(default=8192, ge=16)
+
+
+class LlamaCppEngineSettings(Settings):
+    """A GGUF file run by llama-cpp-python inside the actor."""
+
+    type: Literal["llama_cpp"] = "llama_cpp"
+    model: str = Field(default="smollm2-135m-instruct", description="A known model's name, or the path of a GGUF file.")
+    context_length: int = Field(default=2048, ge=64, description="Tokens per stream, prompt plus answer.")
+    n_batch: int = Field(default=512, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
+    threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
+
+
+ImitableEngineSettings = Annotated[
+    SimulatedEngineSettings | ReplayEngineSettings | LlamaCppEngineSettings, Field(discriminator="type")
+]
+
+
+class ShapedEngineSettings(Settings):
+    """A real engine whose timing imitates a measured profile: each token leaves at max(real, drawn)."""
+
+    type: Literal["shaped"] = "shaped"
+    profile: Name = Field(description="Name of a profile in actors/engines/profiles.json.")
+    engine: ImitableEngineSettings
+    seed: int = 0
+
+
+EngineSettings = Annotated[
+    SimulatedEngineSettings | ReplayEngineSettings | LlamaCppEngineSettings | ShapedEngineSettings,
+    Field(discriminator="type"),
+]
+
+
+# --- endpoints --------------------------------------------------------------------------------------------------
+
+
+class PlacementSettings(Settings):
+    """Where the endpoint's replicas run: Ray's resources and label selectors."""
+
+    num_cpus: Amount = 0.5
+    num_gpus: Amount = 0.0
+    label_selector: dict[str, str] = Field(default_factory=dict, description="For instance {cpu-arch: arm64}.")
+    replicas: int = Field(default=1, ge=1)
+    max_replicas: int | None = Field(default=None, ge=1, description="Above ``replicas``: autoscale up to this.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PlacementSettings:
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError("max_replicas must be at least replicas")
+        return self
+
+
+class EndpointSettings(Settings):
+    kind: EndpointKind
+    engine: EngineSettings
+    slots: int = Field(default=1, ge=1, le=1024, description="Concurrent streams per replica.")
+    queue: int = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
+    placement: PlacementSettings = PlacementSettings()
+
+
+class ModelSettings(Settings):
+    """One served name. Without endpoints, every configured endpoint may serve it."""
+
+    endpoints: tuple[Name, ...] = ()
+
+
+class AccessSettings(Settings):
+    """Without keys the router serves loopback only, unless ``open`` says that anyone may use it."""
+
+    open: bool = False
+    allowed_hosts: tuple[str, ...] = Field(
+        default=("localhost", "127.0.0.1", "[::1]"), description="Values of the Host header, without the port."
+    )
+
+
+class TelemetrySettings(Settings):
+    otlp_endpoint: str | None = Field(default=None, description="For instance http://127.0.0.1:4318; None exports nothing.")
+    protocol: Literal["http", "grpc"] = "http"
+    sampling: Share = 1.0
+
+
+class RouterSettings(Settings):
+    replicas: int = Field(default=1, ge=1)
+    num_cpus: Amount = 0.1
+    max_streams: int = Field(default=256, ge=1, le=100_000, description="Concurrent streams per router replica.")
+    seed: int = Field(default=0, description="Seed of the randomised dispatch decisions.")
+
+
+class AppSettings(Settings):
+    """``args`` of the application."""
+
+    endpoints: dict[Name, EndpointSettings] = Field(min_length=1)
+    models: dict[str, ModelSettings] = Field(default_factory=lambda: {"disco": ModelSettings()}, min_length=1)
+    access: AccessSettings = AccessSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    router: RouterSettings = RouterSettings()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> AppSettings:
+        for model, settings in self.models.items():
+            for endpoint in settings.endpoints:
+                if endpoint not in self.endpoints:
+                    raise ValueError(
+                        f"models.{model}.endpoints: no endpoint named {endpoint!r}; known: {', '.join(self.endpoints)}"
+                    )
+        return self
+
+
+# --- live settings ----------------------------------------------------------------------------------------------
+
+
+class Regime(StrEnum):
+    """Whose use the budget limits (paper section 2). AUTO decides by prices."""
+
+    AUTO = "auto"
+    DEVICE_CONSTRAINED = "device-constrained"
+    SERVER_CONSTRAINED = "server-constrained"
+
+
+class PolicySettings(Settings):
+    """Dispatch. ``budget`` is the paper's b, ``tail_share`` its alpha."""
+
+    name: Literal["disco", "cloud-only", "device-only"] = "disco"
+    budget: Share = Field(default=0.5, description="Share of prompt tokens the constrained side may prefill.")
+    tail_share: Share = Field(default=0.05, description="Share of the budget kept for the slowest requests.")
+    refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive.")
+    window: int = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")
+
+
+class MigrationSettings(Settings):
+    mode: Literal["overlap", "break", "off"] = "overlap"
+    max_planned: int = Field(default=1, ge=0, le=8)
+    max_rescues: int = Field(default=2, ge=0, le=8)
+    network_seconds: Amount = Field(default=0.05, description="t_net: one handoff's time on the wire.")
+
+
+class ReaderSettings(Settings):
+    """The reader's model. ``ahead_tokens`` is the most that is generated beyond what was delivered."""
+
+    consumption_rate: Rate | None = Field(default=4.8, description="r_c, tokens per second; null: unknown.")
+    delivery: Literal["eager", "paced"] = "eager"
+    slack: Seconds = Field(default=0.5, description="Seconds of reading that may be batched into one message.")
+    ahead_tokens: int = Field(default=256, ge=16, le=65_536)
+
+
+class EndpointPrice(Settings):
+    """What an endpoint's tokens cost: money (USD per million tokens) and energy (joules per token)."""
+
+    input_usd_per_mtok: Amount = 0.0
+    output_usd_per_mtok: Amount = 0.0
+    prefill_joules_per_token: Amount = 0.0
+    decode_joules_per_token: Amount = 0.0
+    source: str = Field(default="", description="Where the figures come from; shown beside costs.")
+
+
+class PriceSettings(Settings):
+    """``usd_per_megajoule`` is the paper's lambda, the exchange rate between energy and money, in USD per 1e6 J."""
+
+    usd_per_megajoule: Amount = 0.05
+    notional: bool = Field(default=False, description="True: nobody is billed these prices; every surface says so.")
+    endpoints: dict[Name, EndpointPrice] = Field(default_factory=dict)
+
+
+class LimitSettings(Settings):
+    default_max_tokens: int = Field(default=512, ge=1)
+    max_tokens: int = Field(default=8192, ge=1)
+    body_bytes: int = Field(default=1_000_000, ge=1024)
+    stream_seconds: Seconds = Field(default=600.0, description="Longest life of one stream.")
+    first_token_seconds: Seconds = Field(default=30.0, description="An endpoint without a token by then has failed.")
+    idle_seconds: Seconds = Field(default=5.0, description="A running leg silent for this long beyond the slack failed.")
+
+
+class LiveSettings(Settings):
+    """``user_config`` of the router deployment."""
+
+    regime: Regime = Regime.AUTO
+    policy: PolicySettings = PolicySettings()
+    migration: MigrationSettings = MigrationSettings()
+    reader: ReaderSettings = ReaderSettings()
+    prices: PriceSettings = PriceSettings()
+    limits: LimitSettings = LimitSettings()
+
+    def check_against(self, app: AppSettings) -> None:
+        """Raise ValueError where a price names an endpoint that does not exist."""
+        for name in self.prices.endpoints:
+            if name not in app.endpoints:
+                raise ValueError(
+                    f"prices.endpoints: no endpoint named {name!r}; known: {', '.join(app.endpoints)}"
+                )
+
+
+def explain(error: Exception) -> list[str]:
+    """One line per problem of a pydantic ValidationError: the field's path, what is wrong; never the rejected value."""
+    details: Any = getattr(error, "errors", None)
+    if details is None:
+        return [str(error)]
+    lines = []
+    for item in details(include_input=False, include_url=False, include_context=False):
+        path = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key; check the spelling or remove it"
+        lines.append(f"{path}: {message}" if path else message)
+    return lines
