@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.support.virtual_loop import Deadlock, run_virtual
+from tests.support.virtual_loop import DeadlockError, run_virtual
 
 
 def test_the_clock_jumps_to_the_next_timer() -> None:
@@ -41,7 +41,7 @@ def test_a_deadlock_is_named() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(Deadlock):
+    with pytest.raises(DeadlockError):
         run_virtual(main())
 
 

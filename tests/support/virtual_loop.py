@@ -1,4 +1,4 @@
-"""An asyncio event loop whose clock jumps to the next timer whenever nothing is ready: hours of waiting in milliseconds."""
+"""An asyncio event loop whose clock jumps to the next timer when nothing is ready: hours of waiting in milliseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _THREAD_GRACE = 2.0
 _SETTLING_TURNS = 20
 
 
-class Deadlock(AssertionError):
+class DeadlockError(AssertionError):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
@@ -29,7 +29,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             # Only another thread can wake the loop now: give it real time, then call it a deadlock.
             ready = super().select(_THREAD_GRACE)
             if not ready:
-                raise Deadlock("every task waits and no timer is set")
+                raise DeadlockError("every task waits and no timer is set")
             return ready
         ready = super().select(0)
         if not ready and timeout > 0:
