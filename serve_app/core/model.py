@@ -109,14 +109,16 @@ class Pace:
     rate: tokens per second the reader consumes (the paper's r_c), or None when unknown. Then the leg ends as PAUSED
         after ``ahead_limit`` tokens and is resumed by a Handoff.
     ahead_limit: tokens the leg may be ahead of the reader's clock.
-    slack: seconds. Tokens not yet due may be held back and batched, but an item (empty if need be) leaves at least
-        once per slack, and each token leaves at least one slack before it is due.
+    slack: seconds. An item (empty if need be) leaves at least once per slack while the leg lives.
+    hold: tokens not yet due may be held back and batched, as long as each leaves at least one slack before it is due
+        (paced delivery). False: every token leaves at once (eager delivery).
     lead: unread tokens when the leg starts (0 for the first leg; its clock starts at its first token).
     """
 
     rate: float | None = None
     ahead_limit: int = 128
     slack: float = 0.5
+    hold: bool = False
     lead: float = 0.0
 
 
@@ -164,7 +166,6 @@ class TokenChunk:
     token_ids: tuple[int, ...] = ()
     count: int = 1
     open_tokens: int = 0
-    reasoning: bool = False
     finish: FinishReason | None = None
     imitation_late: float = 0.0
 

@@ -1,0 +1,106 @@
+"""One attempt at one endpoint, and its account."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from serve_app.core.errors import DiscoError
+from serve_app.core.model import AttemptId, EndpointInfo, FinishReason, Handoff, Receipt, TokenChunk
+
+
+class LegReason(StrEnum):
+    """Why the leg was started."""
+
+    DISPATCH = "dispatch"
+    HEDGE = "hedge"
+    RETRY = "retry"
+    MIGRATION = "migration"
+    RESCUE = "rescue"
+    RESUME = "resume"
+
+
+class LegOutcome(StrEnum):
+    """How the leg ended. HANDED_OVER: another leg carried on from its tokens. LOST: it lost the race."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    HANDED_OVER = "handed_over"
+    LOST = "lost"
+    PARKED = "parked"
+    PAUSED = "paused"
+    ABANDONED = "abandoned"
+    CANCELLED = "cancelled"
+    EMPTY = "empty"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Leg:
+    """Times are seconds on the session's clock. ``tokens`` counts all the leg generated, used or not."""
+
+    attempt: AttemptId
+    info: EndpointInfo
+    reason: LegReason
+    started: float
+    handoff: Handoff | None = None
+    outcome: LegOutcome = LegOutcome.RUNNING
+    ended: float | None = None
+    receipt: Receipt | None = None
+    first_token: float | None = None
+    last_item: float = 0.0
+    tokens: int = 0
+    used: int = 0
+    late: float = 0.0
+    error: DiscoError | None = None
+    watched: bool = False
+
+    @property
+    def live(self) -> bool:
+        return self.ended is None
+
+    @property
+    def next_index(self) -> int:
+        return self.handoff.next_index if self.handoff else 0
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the leg's start to its first content token."""
+        return None if self.first_token is None else self.first_token - self.started
+
+    def record(self, chunk: TokenChunk, now: float) -> None:
+        self.last_item = now
+        self.tokens += chunk.count
+        self.late = max(self.late, chunk.imitation_late)
+        if chunk.count and self.first_token is None:
+            self.first_token = now
+
+    def end(self, outcome: LegOutcome, now: float) -> None:
+        self.outcome = outcome
+        self.ended = now
+
+
+@dataclass(frozen=True, slots=True)
+class Stash:
+    """Chunks of a standby source that nobody may see unless the handoff is abandoned."""
+
+    chunks: tuple[TokenChunk, ...] = ()
+    finish: FinishReason | None = None
+
+    def add(self, chunk: TokenChunk) -> Stash:
+        return Stash((*self.chunks, chunk), chunk.finish)
+
+
+@dataclass(slots=True)
+class MigrationRecord:
+    """What became of one handoff. ``gap``: seconds between the last token before and the first one after it."""
+
+    source: str
+    target: str
+    at_token: int
+    reason: LegReason
+    mode: str
+    started: float
+    outcome: str = "pending"
+    accepted_after: float | None = None
+    gap: float | None = None

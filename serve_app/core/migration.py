@@ -1,0 +1,138 @@
+"""When a running stream should move to a cheaper endpoint (paper section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from serve_app.core.cost import CostModel
+from serve_app.core.latency import LatencyProfile, LinearTtft
+from serve_app.core.model import ContinuesBy, EndpointId, EndpointInfo
+
+
+class MigrationMode(StrEnum):
+    """BREAK: the source stops at the trigger. OVERLAP: it runs on as a standby until the target delivers."""
+
+    BREAK = "break"
+    OVERLAP = "overlap"
+
+
+class Verdict(StrEnum):
+    """Why a stream moves, or why it stays."""
+
+    GO = "go"
+    OFF = "off"
+    READER_UNKNOWN = "reader_unknown"
+    LIMIT = "limit"
+    CANNOT_CONTINUE = "cannot_continue"
+    CONTEXT = "context"
+    NOT_CHEAPER = "not_cheaper"
+    SAVING = "saving"
+    OPEN_CHARACTER = "open_character"
+    BUFFER = "buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationDecision:
+    """saving, overhead: USD. handover: t_m, seconds. buffer_needed (B = r_c t_m), lead: tokens."""
+
+    verdict: Verdict
+    target: EndpointId
+    saving: float = 0.0
+    overhead: float = 0.0
+    handover: float = 0.0
+    buffer_needed: float = 0.0
+    lead: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The stream at the moment of the question: l, n, the cap on n, the lead in tokens, r_c."""
+
+    prompt_tokens: int
+    accepted: int
+    max_tokens: int
+    lead: float
+    rate: float | None
+    open_character: bool
+
+
+def handover_seconds(profile: LatencyProfile, tokens: int, network: float, quantile: float) -> float:
+    """t_m: seconds from the trigger to the target's first token, with ``tokens`` to prefill.
+
+    A linear endpoint is predictable: t_net + tokens / R_prefill + the intercept (which holds the first decode step).
+    An empirical one is not, so its ``quantile`` stands for it.
+    """
+    if isinstance(profile.ttft, LinearTtft):
+        return network + profile.ttft.predict(tokens)
+    return network + profile.ttft.quantile(quantile)
+
+
+def steady_lead(generated: int, source_rate: float, reader_rate: float) -> float:
+    """Unread tokens after ``generated`` ones at a steady source: n (1 - r_c / r_g)."""
+    return generated * max(0.0, 1.0 - reader_rate / source_rate)
+
+
+#: How pessimistic t_m is about an endpoint whose TTFT is a distribution. A late target costs an abandoned handoff in
+#: OVERLAP, but a visible gap in BREAK.
+HANDOVER_QUANTILE = {MigrationMode.OVERLAP: 0.9, MigrationMode.BREAK: 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """Decides moves with what is known now. ``network`` is t_net in seconds; ``mode`` None forbids planned moves."""
+
+    mode: MigrationMode | None
+    network: float
+    costs: CostModel
+    profile: Callable[[EndpointId], LatencyProfile]
+    expected_remaining: Callable[[int, int], float]
+
+    def is_cheaper(self, target: EndpointId, source: EndpointId) -> bool:
+        return self.costs.unit[target].decode < self.costs.unit[source].decode
+
+    def consider(
+        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, prefilled: bool = False
+    ) -> MigrationDecision:
+        """Judge one move. ``prefilled``: the target has parked the prompt's KV, so neither time nor cost counts it."""
+        if self.mode is None:
+            return MigrationDecision(Verdict.OFF, target.id)
+        if state.rate is None:
+            return MigrationDecision(Verdict.READER_UNKNOWN, target.id)
+        if target.continues_by is ContinuesBy.NO:
+            return MigrationDecision(Verdict.CANNOT_CONTINUE, target.id)
+        if not fits(target, state):
+            return MigrationDecision(Verdict.CONTEXT, target.id)
+        if not self.is_cheaper(target.id, source.id):
+            return MigrationDecision(Verdict.NOT_CHEAPER, target.id)
+        return self._weigh(self.mode, source, target, state, prefilled)
+
+    def _weigh(
+        self, mode: MigrationMode, source: EndpointInfo, target: EndpointInfo, state: StreamState, prefilled: bool
+    ) -> MigrationDecision:
+        assert state.rate is not None
+        src, dst = self.costs.unit[source.id], self.costs.unit[target.id]
+        to_prefill = state.accepted + (0 if prefilled else state.prompt_tokens)
+        handover = handover_seconds(self.profile(target.id), to_prefill, self.network, HANDOVER_QUANTILE[mode])
+        remaining = self.expected_remaining(state.accepted, state.max_tokens)
+        surplus = 0.0
+        if mode is MigrationMode.OVERLAP:
+            surplus = min(remaining, handover * self.profile(source.id).decode_rate)
+        saving = (src.decode - dst.decode) * remaining
+        overhead = dst.prefill * to_prefill + src.decode * surplus
+        needed = state.rate * handover
+        if saving <= overhead:
+            verdict = Verdict.SAVING
+        elif state.open_character:
+            verdict = Verdict.OPEN_CHARACTER
+        elif state.lead < needed:
+            verdict = Verdict.BUFFER
+        else:
+            verdict = Verdict.GO
+        return MigrationDecision(verdict, target.id, saving, overhead, handover, needed, state.lead)
+
+
+def fits(target: EndpointInfo, state: StreamState) -> bool:
+    """Prompt, accepted and remaining tokens within the target's context."""
+    return state.prompt_tokens + state.max_tokens <= target.context_length

@@ -1,0 +1,101 @@
+"""What a session is told, and what it asks for. Every value names its attempt; events of a dead attempt change nothing
+but that attempt's account."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from serve_app.core.errors import DiscoError
+from serve_app.core.model import (
+    AttemptId,
+    EndpointId,
+    FinishReason,
+    Handoff,
+    Pace,
+    Receipt,
+    TokenChunk,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The request was admitted; the plan's clock starts now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An endpoint gave the attempt a slot and counted its prompt."""
+
+    attempt: AttemptId
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkArrived:
+    attempt: AttemptId
+    chunk: TokenChunk
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    attempt: AttemptId
+    error: DiscoError
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """``tokens`` more tokens went to the client."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    """Nobody listens any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """``wake_at`` has passed."""
+
+
+Event: TypeAlias = Opened | Accepted | ChunkArrived | StreamFailed | Delivered | ClientLeft | Woke
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream:
+    """``max_tokens``: what the leg may still produce. ``park``: see GenerationRequest."""
+
+    attempt: AttemptId
+    endpoint: EndpointId
+    max_tokens: int
+    pace: Pace
+    handoff: Handoff | None = None
+    park: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStream:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Show ``text``; with it tokens ``index`` .. ``index + count - 1`` are complete. ``endpoint`` wrote them."""
+
+    index: int
+    count: int
+    text: str
+    endpoint: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The last command. ``error`` is set where the stream could not be completed; the client may have left instead."""
+
+    finish: FinishReason | None = None
+    error: DiscoError | None = None
+
+
+Command: TypeAlias = StartStream | CancelStream | Emit | Close

@@ -1,0 +1,495 @@
+"""The state machine of one text stream: events in, commands out. No clock, no I/O, no randomness.
+
+Plain dispatch, race and hedge are one plan of launches. Planned migration, rescue after a failure and resuming a paused
+source are one mechanism: a leg that starts with a Handoff and owns the stream from its first token on.
+
+    PREFILL   no token yet; one or more legs race, others may still be due
+    DECODE    one leg owns the stream
+    HANDOFF   a target prefills; in overlap the source runs on as a standby, otherwise nobody owns the stream
+    PAUSED    the reader is too far behind; nothing runs until it catches up
+    CLOSED    over
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from serve_app.core.buffer import OutOfOrder, Release, TokenBuffer
+from serve_app.core.errors import (
+    DiscoError,
+    EndpointError,
+    EndpointFault,
+    EndpointTimeout,
+    InvalidRequest,
+    PromptTooLong,
+)
+from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord, Stash
+from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict, fits
+from serve_app.core.model import (
+    ContinuesBy,
+    DispatchPlan,
+    EndpointId,
+    EndpointInfo,
+    EndpointKind,
+    FinishReason,
+    Handoff,
+    Launch,
+    Pace,
+    TokenChunk,
+)
+from serve_app.core.protocol import (
+    Accepted,
+    CancelStream,
+    ChunkArrived,
+    ClientLeft,
+    Close,
+    Command,
+    Delivered,
+    Emit,
+    Event,
+    Opened,
+    StartStream,
+    StreamFailed,
+    Woke,
+)
+
+
+class Phase(Enum):
+    PREFILL = auto()
+    DECODE = auto()
+    HANDOFF = auto()
+    PAUSED = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Limits of one stream. Times in seconds, amounts in tokens, ``rate`` (r_c) in tokens per second.
+
+    ahead_tokens: most tokens generated beyond what was delivered. hold: endpoints may batch tokens not yet due.
+    park_seconds: how long the loser of a race that is the planned target may keep its prefill.
+    """
+
+    max_tokens: int
+    prompt_tokens: int
+    stops: tuple[str, ...] = ()
+    rate: float | None = 4.8
+    ahead_tokens: int = 256
+    slack: float = 0.5
+    hold: bool = False
+    max_planned: int = 1
+    max_rescues: int = 2
+    first_token_timeout: float = 30.0
+    idle_timeout: float = 5.0
+    stream_timeout: float = 600.0
+    park_seconds: float = 30.0
+
+
+class StreamSession:
+    """``eligible``: endpoints this request may use, best first; no other one is ever started."""
+
+    def __init__(
+        self, request_id: str, config: SessionConfig, plan: DispatchPlan, eligible: Sequence[EndpointInfo], mover: Mover
+    ) -> None:
+        self.request_id = request_id
+        self.config = config
+        self.plan = plan
+        self.buffer = TokenBuffer(config.rate, config.stops)
+        self.phase = Phase.PREFILL
+        self.legs: list[Leg] = []
+        self.migrations: list[MigrationRecord] = []
+        self.verdicts: dict[EndpointId, MigrationDecision] = {}
+        self.winner: Leg | None = None
+        self.opened_at = 0.0
+        self.closed_at: float | None = None
+        self._eligible = {info.id: info for info in eligible}
+        self._mover = mover
+        self._pending: list[Launch] = sorted(plan.launches, key=lambda launch: launch.delay)
+        self._owner: Leg | None = None
+        self._target: Leg | None = None
+        self._stash = Stash()
+        self._planned = 0
+        self._rescues = 0
+        self._first_error: DiscoError | None = None
+        self._commands: list[Command] = []
+
+    # --- what others may ask ------------------------------------------------------------------------------------
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt: the winner's count once known, the estimate before."""
+        if self.winner is not None and self.winner.receipt and self.winner.receipt.prompt_tokens is not None:
+            return self.winner.receipt.prompt_tokens
+        return self.config.prompt_tokens
+
+    @property
+    def owner(self) -> EndpointId | None:
+        return self._owner.info.id if self._owner else None
+
+    @property
+    def wake_at(self) -> float | None:
+        """The next instant at which time alone changes something; None once closed."""
+        if self.phase is Phase.CLOSED:
+            return None
+        times = [self.opened_at + self.config.stream_timeout]
+        if self.phase is Phase.PREFILL:
+            times.extend(self.opened_at + launch.delay for launch in self._pending)
+        times.extend(self._deadline(leg) for leg in self.legs if leg.live)
+        if (dry := self._dry_at()) is not None:
+            times.append(dry)
+        return min(times)
+
+    # --- the machine --------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event; return the commands it causes, in order. After Close there are none."""
+        if self.phase is not Phase.CLOSED:
+            self._dispatch(event, now)
+        elif isinstance(event, ChunkArrived):
+            self._leg(event.attempt).tokens += event.chunk.count
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _dispatch(self, event: Event, now: float) -> None:
+        match event:
+            case Opened():
+                self.opened_at = now
+                self._launch_due(now)
+            case Woke():
+                self._woke(now)
+            case Accepted(attempt, receipt):
+                leg = self._leg(attempt)
+                leg.receipt, leg.last_item = receipt, now
+                if leg is self._target:
+                    self.migrations[-1].accepted_after = now - leg.started
+            case ChunkArrived(attempt, chunk):
+                self._chunk(self._leg(attempt), chunk, now)
+            case StreamFailed(attempt, error):
+                if (leg := self._leg(attempt)).live:
+                    self._failed(leg, error, now)
+            case Delivered(tokens):
+                self.buffer.deliver(tokens)
+                if self.phase is Phase.PAUSED:
+                    self._resume_if_wanted(now)
+            case ClientLeft():
+                self._close(Close(), now, LegOutcome.CANCELLED)
+
+    def _woke(self, now: float) -> None:
+        if now >= self.opened_at + self.config.stream_timeout:
+            limit = self.config.stream_timeout
+            error = EndpointTimeout(f"the stream exceeded its limit of {limit:g} s", self.owner or "")
+            self._close(Close(error=error), now)
+            return
+        if (dry := self._dry_at()) is not None and now >= dry:
+            self._abandon(now)
+        for leg in self.legs:
+            if leg.live and now >= self._deadline(leg):
+                what = "first token" if leg.first_token is None else "further token"
+                self._cancel(leg, LegOutcome.FAILED, now)
+                self._failed(leg, EndpointTimeout(f"{leg.info.id}: no {what} in time", leg.info.id), now)
+        if self.phase is Phase.PREFILL:
+            self._launch_due(now)
+
+    # --- prefill ------------------------------------------------------------------------------------------------
+
+    def _launch_due(self, now: float) -> None:
+        while self._pending and now >= self.opened_at + self._pending[0].delay:
+            self._launch_next(now)
+
+    def _launch_next(self, now: float) -> None:
+        launch = self._pending.pop(0)
+        self._start(launch.endpoint, LegReason.HEDGE if self.legs else LegReason.DISPATCH, now)
+
+    def _won(self, winner: Leg, now: float) -> None:
+        self._pending.clear()
+        self.winner = self._owner = winner
+        self.phase = Phase.DECODE
+        for loser in self.legs:
+            if loser is winner or not loser.live:
+                continue
+            if loser.info.can_park and self._may_move_to(loser.info, winner.info):
+                self._cancel(loser, LegOutcome.PARKED, now)
+            elif loser.info.kind is EndpointKind.CLOUD:
+                loser.watched = True
+            else:
+                self._cancel(loser, LegOutcome.LOST, now)
+
+    def _prefill_failed(self, leg: Leg, error: DiscoError, now: float) -> None:
+        if any(other.live for other in self.legs):
+            return
+        if self._pending:
+            self._launch_next(now)
+            return
+        tried = [other.info.id for other in self.legs]
+        untried = [name for name in self._eligible if name not in tried]
+        retry_same = isinstance(error, EndpointError) and tried.count(leg.info.id) == 1
+        if self._rescues < self.config.max_rescues and (untried or retry_same):
+            self._rescues += 1
+            self._start(untried[0] if untried else leg.info.id, LegReason.RETRY, now)
+            return
+        self._close(Close(error=self._first_error), now)
+
+    # --- chunks -------------------------------------------------------------------------------------------------
+
+    def _chunk(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
+        leg.record(chunk, now)
+        if not leg.live:
+            return
+        if leg.watched:
+            if chunk.count or chunk.finish:
+                self._cancel(leg, LegOutcome.LOST, now)
+        elif leg is self._owner:
+            if self.phase is Phase.HANDOFF:
+                self._standby(leg, chunk, now)
+            else:
+                self._owned(leg, chunk, now)
+        elif chunk.count:
+            if self.phase is Phase.PREFILL:
+                self._won(leg, now)
+            else:
+                self._take_over(leg, now)
+            self._owned(leg, chunk, now)
+        elif chunk.finish is not None:
+            self._ended_without_content(leg, chunk.finish, now)
+
+    def _owned(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
+        before = self.buffer.accepted
+        if chunk.index + chunk.count > self.config.max_tokens:
+            self._contract_broken(leg, "more tokens than allowed", now)
+            return
+        try:
+            release = self.buffer.accept(chunk, leg.info.vocabulary, now)
+        except OutOfOrder as broken:
+            self._contract_broken(leg, str(broken), now)
+            return
+        leg.used += self.buffer.accepted - before
+        if release is not None:
+            self._emit(release, leg)
+        if self.buffer.stopped or chunk.finish is FinishReason.STOP:
+            self._complete(leg, FinishReason.STOP, now)
+        elif self.buffer.accepted >= self.config.max_tokens or chunk.finish is FinishReason.LENGTH:
+            self._complete(leg, FinishReason.LENGTH, now)
+        elif chunk.finish is FinishReason.PAUSED:
+            self._pause(leg, now, ended=True)
+        elif self._reader_stopped(leg):
+            self._pause(leg, now, ended=False)
+        elif chunk.count:
+            self._maybe_migrate(leg, now)
+
+    def _standby(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
+        if chunk.count or chunk.finish:
+            self._stash = self._stash.add(chunk)
+        if chunk.finish is not None:
+            self._abandon(now)
+
+    def _take_over(self, leg: Leg, now: float) -> None:
+        record = self.migrations[-1]
+        record.outcome, record.gap = "completed", now - self.buffer.arrivals[-1] if self.buffer.arrivals else None
+        if self._owner is not None:
+            self._cancel(self._owner, LegOutcome.HANDED_OVER, now)
+        self._stash = Stash()
+        self._owner, self._target = leg, None
+        self.phase = Phase.DECODE
+
+    def _ended_without_content(self, leg: Leg, finish: FinishReason, now: float) -> None:
+        leg.end(LegOutcome.EMPTY, now)
+        if leg is self._target:
+            self._take_over(leg, now)
+            self._complete(leg, finish, now)
+        elif not self._pending and not any(other.live for other in self.legs):
+            if self._first_error is None or finish is FinishReason.LENGTH:
+                self.winner = leg
+                self._complete(leg, finish, now)
+            else:
+                self._close(Close(error=self._first_error), now)
+
+    def _contract_broken(self, leg: Leg, how: str, now: float) -> None:
+        self._cancel(leg, LegOutcome.FAILED, now)
+        self._failed(leg, EndpointFault(f"{leg.info.id}: {how}", leg.info.id), now)
+
+    # --- failures -----------------------------------------------------------------------------------------------
+
+    def _failed(self, leg: Leg, error: DiscoError, now: float) -> None:
+        leg.error = error
+        leg.end(LegOutcome.FAILED, now)
+        if leg.watched:
+            return
+        self._first_error = self._first_error or error
+        if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong):
+            self._close(Close(error=error), now)
+        elif self.phase is Phase.PREFILL:
+            self._prefill_failed(leg, error, now)
+        elif leg is self._target:
+            self._target_failed(now)
+        elif leg is self._owner:
+            self._owner = None
+            self._stash = Stash()
+            if self._target is None:
+                self._rescue(now)
+
+    def _target_failed(self, now: float) -> None:
+        self.migrations[-1].outcome = "failed"
+        self._target = None
+        self._planned = self.config.max_planned
+        if self._owner is not None:
+            self._back_to_source(now)
+        else:
+            self._rescue(now)
+
+    def _abandon(self, now: float) -> None:
+        assert self._target is not None
+        self.migrations[-1].outcome = "abandoned"
+        self._cancel(self._target, LegOutcome.ABANDONED, now)
+        self._target = None
+        self._planned = self.config.max_planned
+        self._back_to_source(now)
+
+    def _back_to_source(self, now: float) -> None:
+        assert self._owner is not None
+        owner, stash = self._owner, self._stash
+        self._stash = Stash()
+        self.phase = Phase.DECODE
+        for chunk in stash.chunks:
+            if self._owner is owner and self.phase is Phase.DECODE:
+                self._owned(owner, chunk, now)
+
+    def _rescue(self, now: float) -> None:
+        target = self._rescuer() if self._rescues < self.config.max_rescues else None
+        if target is None:
+            self._close(Close(error=self._first_error), now)
+            return
+        self._rescues += 1
+        self._hand_over(target, LegReason.RESCUE, now)
+
+    def _rescuer(self) -> EndpointInfo | None:
+        """Who may carry on: an endpoint that has not failed yet, else the one that failed first (another replica)."""
+        state = self._state(0.0)
+        able = [i for i in self._eligible.values() if i.continues_by is not ContinuesBy.NO and fits(i, state)]
+        failures = {info.id: self._failures(info.id) for info in able}
+        able = [info for info in able if failures[info.id] < 2]
+        return min(able, key=lambda info: failures[info.id], default=None)
+
+    def _failures(self, endpoint: EndpointId) -> int:
+        return sum(leg.info.id == endpoint and leg.outcome is LegOutcome.FAILED for leg in self.legs)
+
+    # --- handoffs -----------------------------------------------------------------------------------------------
+
+    def _maybe_migrate(self, source: Leg, now: float) -> None:
+        state = self._state(now)
+        for target in self._eligible.values():
+            if target.id == source.info.id:
+                continue
+            parked = any(leg.info.id == target.id and leg.outcome is LegOutcome.PARKED for leg in self.legs)
+            decision = self._mover.consider(source.info, target, state, prefilled=parked)
+            if decision.verdict is Verdict.GO and self._planned >= self.config.max_planned:
+                decision = MigrationDecision(Verdict.LIMIT, target.id)
+            if decision.verdict is Verdict.GO and self._failures(target.id):
+                decision = MigrationDecision(Verdict.CANNOT_CONTINUE, target.id)
+            self.verdicts[target.id] = decision
+            if decision.verdict is Verdict.GO:
+                self._planned += 1
+                if self._mover.mode is MigrationMode.BREAK:
+                    self._cancel(source, LegOutcome.HANDED_OVER, now)
+                    self._owner = None
+                self._hand_over(target, LegReason.MIGRATION, now)
+                return
+
+    def _state(self, now: float) -> StreamState:
+        return StreamState(
+            prompt_tokens=self.prompt_tokens,
+            accepted=self.buffer.accepted,
+            max_tokens=self.config.max_tokens,
+            lead=self.buffer.lead(now),
+            rate=self.config.rate,
+            open_character=self.buffer.open_tokens > 0,
+        )
+
+    def _may_move_to(self, target: EndpointInfo, source: EndpointInfo) -> bool:
+        return self.config.max_planned > 0 and self._mover.mode is not None and self._mover.is_cheaper(target.id, source.id)
+
+    def _hand_over(self, target: EndpointInfo, reason: LegReason, now: float) -> None:
+        handoff = self.buffer.handoff(target.vocabulary if target.continues_by is ContinuesBy.IDS else None)
+        if handoff.packed_ids is None and self._owner is None:
+            self.buffer.roll_back()
+        source = next((leg.info.id for leg in reversed(self.legs) if leg.used), "")
+        mode = self._mover.mode.value if reason is LegReason.MIGRATION and self._mover.mode else "break"
+        self.phase = Phase.HANDOFF
+        self._target = self._start(target.id, reason, now, handoff)
+        self.migrations.append(MigrationRecord(source, target.id, handoff.next_index, reason, mode, now))
+
+    def _dry_at(self) -> float | None:
+        """When a standby source must step in again: the reader is about to miss a token."""
+        if self.phase is not Phase.HANDOFF or self._owner is None:
+            return None
+        return self.buffer.runs_dry_at()
+
+    # --- a reader that does not keep up -------------------------------------------------------------------------
+
+    def _reader_stopped(self, leg: Leg) -> bool:
+        limit = self.config.ahead_tokens * 3 // 4
+        return leg.info.continues_by is not ContinuesBy.NO and self.buffer.backlog >= limit
+
+    def _pause(self, leg: Leg, now: float, *, ended: bool) -> None:
+        if ended:
+            leg.end(LegOutcome.PAUSED, now)
+        else:
+            self._cancel(leg, LegOutcome.PAUSED, now)
+        self._owner = None
+        self.phase = Phase.PAUSED
+        self._resume_if_wanted(now)
+
+    def _resume_if_wanted(self, now: float) -> None:
+        if self.buffer.releasable == self.buffer.delivered or self.buffer.backlog <= self.config.ahead_tokens // 4:
+            paused = next(leg for leg in reversed(self.legs) if leg.outcome is LegOutcome.PAUSED)
+            self._hand_over(paused.info, LegReason.RESUME, now)
+
+    # --- plumbing -----------------------------------------------------------------------------------------------
+
+    def _start(self, endpoint: EndpointId, reason: LegReason, now: float, handoff: Handoff | None = None) -> Leg:
+        info = self._eligible[endpoint]
+        leg = Leg(f"{self.request_id}-{len(self.legs)}-{endpoint}", info, reason, now, handoff, last_item=now)
+        self.legs.append(leg)
+        park = self.config.park_seconds if info.can_park and handoff is None and len(self.plan.launches) > 1 else 0.0
+        remaining = self.config.max_tokens - leg.next_index
+        self._commands.append(StartStream(leg.attempt, endpoint, remaining, self._pace(now), handoff, park))
+        return leg
+
+    def _pace(self, now: float) -> Pace:
+        rate, ahead = self.config.rate, self.config.ahead_tokens // 2
+        if rate is None:
+            return Pace(None, max(1, ahead - self.buffer.backlog), self.config.slack)
+        return Pace(rate, ahead, self.config.slack, self.config.hold, float(self.buffer.lead(now)))
+
+    def _emit(self, release: Release, leg: Leg) -> None:
+        if release.text or release.count:
+            self._commands.append(Emit(release.index, release.count, release.text, leg.info.id))
+
+    def _complete(self, leg: Leg, finish: FinishReason, now: float) -> None:
+        self._emit(self.buffer.finish(now), leg)
+        if leg.live:
+            self._cancel(leg, LegOutcome.COMPLETED, now)
+        self._close(Close(finish), now)
+
+    def _close(self, close: Close, now: float, outcome: LegOutcome = LegOutcome.LOST) -> None:
+        for leg in self.legs:
+            if leg.live:
+                self._cancel(leg, outcome, now)
+        self._pending.clear()
+        self._owner = self._target = None
+        self.phase = Phase.CLOSED
+        self.closed_at = now
+        self._commands.append(close)
+
+    def _cancel(self, leg: Leg, outcome: LegOutcome, now: float) -> None:
+        leg.end(outcome, now)
+        self._commands.append(CancelStream(leg.attempt))
+
+    def _deadline(self, leg: Leg) -> float:
+        if leg.first_token is None:
+            return leg.started + self.config.first_token_timeout
+        return leg.last_item + self.config.slack + self.config.idle_timeout
+
+    def _leg(self, attempt: str) -> Leg:
+        return next(leg for leg in self.legs if leg.attempt == attempt)
