@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,6 @@ class Engine(Protocol):
         """Load the model. Raises ``EndpointUnavailable`` with the remedy in its message."""
         ...
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]: ...
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]: ...
 
     async def close(self) -> None: ...

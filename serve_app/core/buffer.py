@@ -16,7 +16,7 @@ from serve_app.core.model import Handoff, TokenChunk
 from serve_app.core.text import StopFilter
 
 
-class OutOfOrder(Exception):  # noqa: N818 - a fact about a chunk, turned into the endpoint's fault by the session
+class OutOfOrder(Exception):
     """A chunk that starts after, or straddles, the next index."""
 
 

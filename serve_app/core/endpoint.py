@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from serve_app.core.model import EndpointInfo, GenerationRequest, StreamItem
@@ -14,7 +14,7 @@ class Endpoint(Protocol):
     @property
     def info(self) -> EndpointInfo: ...
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         """Yield a Receipt, then chunks from ``handoff.next_index`` on, the last one with ``finish``.
 
         Closing the iterator aborts the generation. Raises ``EndpointError``, ``PromptTooLong`` or ``Overloaded``.

@@ -26,6 +26,7 @@ class Verdict(StrEnum):
     READER_UNKNOWN = "reader_unknown"
     LIMIT = "limit"
     CANNOT_CONTINUE = "cannot_continue"
+    UNHEALTHY = "unhealthy"
     CONTEXT = "context"
     NOT_CHEAPER = "not_cheaper"
     SAVING = "saving"

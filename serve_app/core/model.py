@@ -71,7 +71,7 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to choose tokens. ``max_tokens`` bounds the leg; stop strings are the router's business, never an engine's."""
+    """How to choose tokens. ``max_tokens`` bounds the leg; stop strings are the router's business, not an engine's."""
 
     max_tokens: int
     temperature: float = 1.0

@@ -4,6 +4,7 @@ but that attempt's account."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TypeAlias
 
 from serve_app.core.errors import DiscoError
@@ -16,6 +17,37 @@ from serve_app.core.model import (
     Receipt,
     TokenChunk,
 )
+
+
+class Phase(Enum):
+    PREFILL = auto()
+    DECODE = auto()
+    HANDOFF = auto()
+    PAUSED = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Limits of one stream. Times in seconds, amounts in tokens, ``rate`` (r_c) in tokens per second.
+
+    ahead_tokens: most tokens generated beyond what was delivered. hold: endpoints may batch tokens not yet due.
+    park_seconds: how long the loser of a race that is the planned target may keep its prefill.
+    """
+
+    max_tokens: int
+    prompt_tokens: int
+    stops: tuple[str, ...] = ()
+    rate: float | None = 4.8
+    ahead_tokens: int = 256
+    slack: float = 0.5
+    hold: bool = False
+    max_planned: int = 1
+    max_rescues: int = 2
+    first_token_timeout: float = 30.0
+    idle_timeout: float = 5.0
+    stream_timeout: float = 600.0
+    park_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ source are one mechanism: a leg that starts with a Handoff and owns the stream f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from serve_app.core.buffer import OutOfOrder, Release, TokenBuffer
+from serve_app.core.candidates import Candidates
 from serve_app.core.errors import (
     DiscoError,
     EndpointError,
@@ -26,7 +25,7 @@ from serve_app.core.errors import (
     PromptTooLong,
 )
 from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord, Stash
-from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict, fits
+from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
 from serve_app.core.model import (
     ContinuesBy,
     DispatchPlan,
@@ -50,41 +49,12 @@ from serve_app.core.protocol import (
     Emit,
     Event,
     Opened,
+    Phase,
+    SessionConfig,
     StartStream,
     StreamFailed,
     Woke,
 )
-
-
-class Phase(Enum):
-    PREFILL = auto()
-    DECODE = auto()
-    HANDOFF = auto()
-    PAUSED = auto()
-    CLOSED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
-    """Limits of one stream. Times in seconds, amounts in tokens, ``rate`` (r_c) in tokens per second.
-
-    ahead_tokens: most tokens generated beyond what was delivered. hold: endpoints may batch tokens not yet due.
-    park_seconds: how long the loser of a race that is the planned target may keep its prefill.
-    """
-
-    max_tokens: int
-    prompt_tokens: int
-    stops: tuple[str, ...] = ()
-    rate: float | None = 4.8
-    ahead_tokens: int = 256
-    slack: float = 0.5
-    hold: bool = False
-    max_planned: int = 1
-    max_rescues: int = 2
-    first_token_timeout: float = 30.0
-    idle_timeout: float = 5.0
-    stream_timeout: float = 600.0
-    park_seconds: float = 30.0
 
 
 class StreamSession:
@@ -104,7 +74,7 @@ class StreamSession:
         self.winner: Leg | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
-        self._eligible = {info.id: info for info in eligible}
+        self._candidates = Candidates(eligible, mover)
         self._mover = mover
         self._pending: list[Launch] = sorted(plan.launches, key=lambda launch: launch.delay)
         self._owner: Leg | None = None
@@ -123,6 +93,9 @@ class StreamSession:
         if self.winner is not None and self.winner.receipt and self.winner.receipt.prompt_tokens is not None:
             return self.winner.receipt.prompt_tokens
         return self.config.prompt_tokens
+
+    def leg(self, attempt: str) -> Leg:
+        return next(leg for leg in self.legs if leg.attempt == attempt)
 
     @property
     def owner(self) -> EndpointId | None:
@@ -148,7 +121,7 @@ class StreamSession:
         if self.phase is not Phase.CLOSED:
             self._dispatch(event, now)
         elif isinstance(event, ChunkArrived):
-            self._leg(event.attempt).tokens += event.chunk.count
+            self.leg(event.attempt).tokens += event.chunk.count
         commands, self._commands = self._commands, []
         return commands
 
@@ -160,14 +133,14 @@ class StreamSession:
             case Woke():
                 self._woke(now)
             case Accepted(attempt, receipt):
-                leg = self._leg(attempt)
+                leg = self.leg(attempt)
                 leg.receipt, leg.last_item = receipt, now
                 if leg is self._target:
                     self.migrations[-1].accepted_after = now - leg.started
             case ChunkArrived(attempt, chunk):
-                self._chunk(self._leg(attempt), chunk, now)
+                self._chunk(self.leg(attempt), chunk, now)
             case StreamFailed(attempt, error):
-                if (leg := self._leg(attempt)).live:
+                if (leg := self.leg(attempt)).live:
                     self._failed(leg, error, now)
             case Delivered(tokens):
                 self.buffer.deliver(tokens)
@@ -209,7 +182,7 @@ class StreamSession:
         for loser in self.legs:
             if loser is winner or not loser.live:
                 continue
-            if loser.info.can_park and self._may_move_to(loser.info, winner.info):
+            if loser.info.can_park and self._candidates.may_move(winner.info, loser.info, self.config.max_planned):
                 self._cancel(loser, LegOutcome.PARKED, now)
             elif loser.info.kind is EndpointKind.CLOUD:
                 loser.watched = True
@@ -223,7 +196,7 @@ class StreamSession:
             self._launch_next(now)
             return
         tried = [other.info.id for other in self.legs]
-        untried = [name for name in self._eligible if name not in tried]
+        untried = [name for name in self._candidates if name not in tried]
         retry_same = isinstance(error, EndpointError) and tried.count(leg.info.id) == 1
         if self._rescues < self.config.max_rescues and (untried or retry_same):
             self._rescues += 1
@@ -242,17 +215,28 @@ class StreamSession:
                 self._cancel(leg, LegOutcome.LOST, now)
         elif leg is self._owner:
             if self.phase is Phase.HANDOFF:
-                self._standby(leg, chunk, now)
+                self._standby(chunk, now)
             else:
                 self._owned(leg, chunk, now)
-        elif chunk.count:
+        elif chunk.count or chunk.finish is not None:
+            self._first_content(leg, chunk, now)
+
+    def _first_content(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
+        """A racer or a target speaks first. It may own the stream only if it continues exactly from here."""
+        if leg.next_index != self.buffer.accepted or chunk.index != self.buffer.accepted:
+            self._contract_broken(leg, f"began at token {chunk.index}, expected {self.buffer.accepted}", now)
+        elif chunk.index + chunk.count > self.config.max_tokens:
+            self._contract_broken(leg, "more tokens than allowed", now)
+        elif not chunk.count and chunk.finish is FinishReason.PAUSED:
+            self._contract_broken(leg, "paused without a token", now)
+        elif not chunk.count and chunk.finish is not None:
+            self._ended_without_content(leg, chunk.finish, now)
+        else:
             if self.phase is Phase.PREFILL:
                 self._won(leg, now)
             else:
                 self._take_over(leg, now)
             self._owned(leg, chunk, now)
-        elif chunk.finish is not None:
-            self._ended_without_content(leg, chunk.finish, now)
 
     def _owned(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
         before = self.buffer.accepted
@@ -267,18 +251,18 @@ class StreamSession:
         leg.used += self.buffer.accepted - before
         if release is not None:
             self._emit(release, leg)
+        if chunk.finish is not None:
+            leg.end(LegOutcome.PAUSED if chunk.finish is FinishReason.PAUSED else LegOutcome.COMPLETED, now)
         if self.buffer.stopped or chunk.finish is FinishReason.STOP:
             self._complete(leg, FinishReason.STOP, now)
         elif self.buffer.accepted >= self.config.max_tokens or chunk.finish is FinishReason.LENGTH:
             self._complete(leg, FinishReason.LENGTH, now)
-        elif chunk.finish is FinishReason.PAUSED:
-            self._pause(leg, now, ended=True)
-        elif self._reader_stopped(leg):
-            self._pause(leg, now, ended=False)
+        elif chunk.finish is FinishReason.PAUSED or self._reader_stopped(leg):
+            self._pause(leg, now)
         elif chunk.count:
             self._maybe_migrate(leg, now)
 
-    def _standby(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
+    def _standby(self, chunk: TokenChunk, now: float) -> None:
         if chunk.count or chunk.finish:
             self._stash = self._stash.add(chunk)
         if chunk.finish is not None:
@@ -298,12 +282,11 @@ class StreamSession:
         if leg is self._target:
             self._take_over(leg, now)
             self._complete(leg, finish, now)
-        elif not self._pending and not any(other.live for other in self.legs):
-            if self._first_error is None or finish is FinishReason.LENGTH:
-                self.winner = leg
-                self._complete(leg, finish, now)
-            else:
-                self._close(Close(error=self._first_error), now)
+        elif self._pending:
+            self._launch_next(now)
+        elif not any(other.live for other in self.legs):
+            self.winner = leg
+            self._complete(leg, finish, now)
 
     def _contract_broken(self, leg: Leg, how: str, now: float) -> None:
         self._cancel(leg, LegOutcome.FAILED, now)
@@ -356,45 +339,28 @@ class StreamSession:
                 self._owned(owner, chunk, now)
 
     def _rescue(self, now: float) -> None:
-        target = self._rescuer() if self._rescues < self.config.max_rescues else None
+        target = None
+        if self._rescues < self.config.max_rescues:
+            target = self._candidates.rescuer(self.legs, self._state(now))
         if target is None:
             self._close(Close(error=self._first_error), now)
             return
         self._rescues += 1
         self._hand_over(target, LegReason.RESCUE, now)
 
-    def _rescuer(self) -> EndpointInfo | None:
-        """Who may carry on: an endpoint that has not failed yet, else the one that failed first (another replica)."""
-        state = self._state(0.0)
-        able = [i for i in self._eligible.values() if i.continues_by is not ContinuesBy.NO and fits(i, state)]
-        failures = {info.id: self._failures(info.id) for info in able}
-        able = [info for info in able if failures[info.id] < 2]
-        return min(able, key=lambda info: failures[info.id], default=None)
-
-    def _failures(self, endpoint: EndpointId) -> int:
-        return sum(leg.info.id == endpoint and leg.outcome is LegOutcome.FAILED for leg in self.legs)
-
     # --- handoffs -----------------------------------------------------------------------------------------------
 
     def _maybe_migrate(self, source: Leg, now: float) -> None:
-        state = self._state(now)
-        for target in self._eligible.values():
-            if target.id == source.info.id:
-                continue
-            parked = any(leg.info.id == target.id and leg.outcome is LegOutcome.PARKED for leg in self.legs)
-            decision = self._mover.consider(source.info, target, state, prefilled=parked)
-            if decision.verdict is Verdict.GO and self._planned >= self.config.max_planned:
-                decision = MigrationDecision(Verdict.LIMIT, target.id)
-            if decision.verdict is Verdict.GO and self._failures(target.id):
-                decision = MigrationDecision(Verdict.CANNOT_CONTINUE, target.id)
-            self.verdicts[target.id] = decision
-            if decision.verdict is Verdict.GO:
-                self._planned += 1
-                if self._mover.mode is MigrationMode.BREAK:
-                    self._cancel(source, LegOutcome.HANDED_OVER, now)
-                    self._owner = None
-                self._hand_over(target, LegReason.MIGRATION, now)
-                return
+        barred = self._planned >= self.config.max_planned
+        decisions = self._candidates.moves(source.info, self.legs, self._state(now), barred=barred)
+        self.verdicts.update({decision.target: decision for decision in decisions})
+        if not decisions or decisions[0].verdict is not Verdict.GO:
+            return
+        self._planned += 1
+        if self._mover.mode is MigrationMode.BREAK:
+            self._cancel(source, LegOutcome.HANDED_OVER, now)
+            self._owner = None
+        self._hand_over(self._candidates[decisions[0].target], LegReason.MIGRATION, now)
 
     def _state(self, now: float) -> StreamState:
         return StreamState(
@@ -405,9 +371,6 @@ class StreamSession:
             rate=self.config.rate,
             open_character=self.buffer.open_tokens > 0,
         )
-
-    def _may_move_to(self, target: EndpointInfo, source: EndpointInfo) -> bool:
-        return self.config.max_planned > 0 and self._mover.mode is not None and self._mover.is_cheaper(target.id, source.id)
 
     def _hand_over(self, target: EndpointInfo, reason: LegReason, now: float) -> None:
         handoff = self.buffer.handoff(target.vocabulary if target.continues_by is ContinuesBy.IDS else None)
@@ -431,10 +394,8 @@ class StreamSession:
         limit = self.config.ahead_tokens * 3 // 4
         return leg.info.continues_by is not ContinuesBy.NO and self.buffer.backlog >= limit
 
-    def _pause(self, leg: Leg, now: float, *, ended: bool) -> None:
-        if ended:
-            leg.end(LegOutcome.PAUSED, now)
-        else:
+    def _pause(self, leg: Leg, now: float) -> None:
+        if leg.live:
             self._cancel(leg, LegOutcome.PAUSED, now)
         self._owner = None
         self.phase = Phase.PAUSED
@@ -448,7 +409,7 @@ class StreamSession:
     # --- plumbing -----------------------------------------------------------------------------------------------
 
     def _start(self, endpoint: EndpointId, reason: LegReason, now: float, handoff: Handoff | None = None) -> Leg:
-        info = self._eligible[endpoint]
+        info = self._candidates[endpoint]
         leg = Leg(f"{self.request_id}-{len(self.legs)}-{endpoint}", info, reason, now, handoff, last_item=now)
         self.legs.append(leg)
         park = self.config.park_seconds if info.can_park and handoff is None and len(self.plan.launches) > 1 else 0.0
@@ -459,7 +420,7 @@ class StreamSession:
     def _pace(self, now: float) -> Pace:
         rate, ahead = self.config.rate, self.config.ahead_tokens // 2
         if rate is None:
-            return Pace(None, max(1, ahead - self.buffer.backlog), self.config.slack)
+            return Pace(None, max(1, self.config.ahead_tokens - self.buffer.backlog), self.config.slack)
         return Pace(rate, ahead, self.config.slack, self.config.hold, float(self.buffer.lead(now)))
 
     def _emit(self, release: Release, leg: Leg) -> None:
@@ -490,6 +451,3 @@ class StreamSession:
         if leg.first_token is None:
             return leg.started + self.config.first_token_timeout
         return leg.last_item + self.config.slack + self.config.idle_timeout
-
-    def _leg(self, attempt: str) -> Leg:
-        return next(leg for leg in self.legs if leg.attempt == attempt)

@@ -1,0 +1,66 @@
+"""Which endpoint a running stream may go to: for less money when all is well, for survival when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from serve_app.core.legs import Leg, LegOutcome
+from serve_app.core.migration import MigrationDecision, Mover, StreamState, Verdict, fits
+from serve_app.core.model import ContinuesBy, EndpointId, EndpointInfo
+
+#: An endpoint gets a second chance (Serve may have another replica of it), never a third.
+MOST_FAILURES = 2
+
+
+class Candidates(Mapping[EndpointId, EndpointInfo]):
+    """The endpoints one request may use, best first. Nothing outside it is ever started."""
+
+    def __init__(self, eligible: Sequence[EndpointInfo], mover: Mover) -> None:
+        self._infos = {info.id: info for info in eligible}
+        self._mover = mover
+
+    def __getitem__(self, endpoint: EndpointId) -> EndpointInfo:
+        return self._infos[endpoint]
+
+    def __iter__(self) -> Iterator[EndpointId]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def moves(
+        self, source: EndpointInfo, legs: Sequence[Leg], state: StreamState, *, barred: bool
+    ) -> list[MigrationDecision]:
+        """A verdict for every other endpoint; the one to act on, if any, comes first. ``barred``: no move is left."""
+        decisions = []
+        for target in self._infos.values():
+            if target.id == source.id:
+                continue
+            parked = any(leg.info.id == target.id and leg.outcome is LegOutcome.PARKED for leg in legs)
+            decision = self._mover.consider(source, target, state, prefilled=parked)
+            if decision.verdict is Verdict.GO and barred:
+                decision = replace(decision, verdict=Verdict.LIMIT)
+            elif decision.verdict is Verdict.GO and failures(target.id, legs):
+                decision = replace(decision, verdict=Verdict.UNHEALTHY)
+            decisions.append(decision)
+        return sorted(decisions, key=lambda d: (d.verdict is not Verdict.GO, d.overhead - d.saving))
+
+    def may_move(self, source: EndpointInfo, target: EndpointInfo, moves_left: int) -> bool:
+        """A planned move from ``source`` to ``target`` is conceivable."""
+        return moves_left > 0 and self._mover.mode is not None and self._mover.is_cheaper(target.id, source.id)
+
+    def rescuer(self, legs: Sequence[Leg], state: StreamState) -> EndpointInfo | None:
+        """Who may carry on after a failure: fewest failures first, then whoever can hold the whole answer."""
+        able = [
+            info
+            for info in self._infos.values()
+            if info.continues_by is not ContinuesBy.NO
+            and failures(info.id, legs) < MOST_FAILURES
+            and state.prompt_tokens + state.accepted < info.context_length
+        ]
+        return min(able, key=lambda info: (failures(info.id, legs), not fits(info, state)), default=None)
+
+
+def failures(endpoint: EndpointId, legs: Sequence[Leg]) -> int:
+    return sum(leg.info.id == endpoint and leg.outcome is LegOutcome.FAILED for leg in legs)

@@ -1,0 +1,222 @@
+"""Carries out a session's commands over real endpoints, and turns what happens into its events.
+
+One task per leg, one timer, one outbox. Everything runs on the event loop that created the driver, whose ``time()`` is
+the session's clock; so a virtual-time loop drives it unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from serve_app.core.endpoint import Endpoint
+from serve_app.core.errors import DiscoError, EndpointFault
+from serve_app.core.legs import Leg
+from serve_app.core.model import EndpointId, GenerationRequest, Prompt, Receipt, Sampling
+from serve_app.core.protocol import (
+    Accepted,
+    CancelStream,
+    ChunkArrived,
+    ClientLeft,
+    Close,
+    Command,
+    Delivered,
+    Emit,
+    Event,
+    Opened,
+    StartStream,
+    StreamFailed,
+    Woke,
+)
+from serve_app.core.session import StreamSession
+
+#: Paced text goes out when its first token is due within this share of the slack, with all that is due within the slack.
+PACED_MARGIN = 0.25
+
+
+class LegObserver(Protocol):
+    """Told when legs start and end; what ``started`` returns travels with the request as its trace context."""
+
+    def started(self, leg: Leg) -> dict[str, str]: ...
+
+    def ended(self, leg: Leg) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """What every leg of one request has in common."""
+
+    prompt: Prompt
+    sampling: Sampling
+    delivery: Literal["eager", "paced"] = "eager"
+
+
+class StreamDriver:
+    """Async iterator over ``Emit``; taking the next one means that the previous one was delivered.
+
+    Raises the stream's DiscoError after the text that came before it. ``aclose`` stops every leg, whatever the state.
+    """
+
+    def __init__(
+        self, session: StreamSession, job: StreamJob, endpoints: Mapping[EndpointId, Endpoint], observer: LegObserver
+    ) -> None:
+        self.session = session
+        self.closed: Close | None = None
+        self._job = job
+        self._endpoints = endpoints
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._observed: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._outbox: deque[Emit] = deque()
+        self._changed = asyncio.Event()
+        self._undelivered = 0
+
+    def start(self) -> None:
+        self._feed(Opened())
+
+    async def started(self) -> None:
+        """Wait for the first text, or for the end. Raises the error of a stream that ended before any text."""
+        while not self._outbox:
+            if self.closed is not None:
+                if self.closed.error is not None:
+                    raise self.closed.error
+                return
+            await self._change()
+
+    def __aiter__(self) -> StreamDriver:
+        return self
+
+    async def __anext__(self) -> Emit:
+        if self._undelivered:
+            delivered, self._undelivered = self._undelivered, 0
+            self._feed(Delivered(delivered))
+        while True:
+            wait = self._wait_for_due()
+            if self._outbox and wait <= 0:
+                emit = self._take()
+                self._undelivered = emit.count
+                return emit
+            if not self._outbox and self.closed is not None:
+                if self.closed.error is not None:
+                    raise self.closed.error
+                raise StopAsyncIteration
+            await self._change(wait if self._outbox else None)
+
+    async def aclose(self) -> None:
+        if self.closed is None:
+            self._feed(ClientLeft())
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- events in, commands out --------------------------------------------------------------------------------
+
+    def _feed(self, event: Event) -> None:
+        for command in self.session.handle(event, self._loop.time()):
+            self._carry_out(command)
+        self._rearm()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case StartStream():
+                leg = self.session.leg(command.attempt)
+                request = self._request(command, self._observer.started(leg))
+                self._tasks[command.attempt] = asyncio.create_task(self._pump(leg, request))
+            case CancelStream(attempt):
+                if task := self._tasks.get(attempt):
+                    task.cancel()
+                self._observe_end(attempt)
+            case Emit():
+                self._outbox.append(command)
+                self._changed.set()
+            case Close():
+                self.closed = command
+                self._changed.set()
+
+    def _request(self, command: StartStream, trace: dict[str, str]) -> GenerationRequest:
+        sampling = replace(self._job.sampling, max_tokens=command.max_tokens)
+        if command.handoff is not None and sampling.seed is not None:
+            # The same seed again would repeat the draws that chose the stream's first tokens.
+            sampling = replace(sampling, seed=(sampling.seed + command.handoff.next_index) % 2**31)
+        return GenerationRequest(
+            command.attempt, self._job.prompt, sampling, command.handoff, command.pace, command.park, trace
+        )
+
+    async def _pump(self, leg: Leg, request: GenerationRequest) -> None:
+        try:
+            async with aclosing(self._endpoints[leg.info.id].generate(request)) as stream:
+                async for item in stream:
+                    if isinstance(item, Receipt):
+                        self._feed(Accepted(leg.attempt, item))
+                    else:
+                        self._feed(ChunkArrived(leg.attempt, item))
+                        if item.finish is not None:
+                            return
+            self._feed(StreamFailed(leg.attempt, EndpointFault("the stream ended without a finish", leg.info.id)))
+        except DiscoError as error:
+            self._feed(StreamFailed(leg.attempt, error))
+        except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is that endpoint's fault
+            fault = EndpointFault(f"{leg.info.id} raised {type(error).__name__}", leg.info.id)
+            self._feed(StreamFailed(leg.attempt, fault))
+        finally:
+            self._tasks.pop(leg.attempt, None)
+            self._observe_end(leg.attempt)
+
+    def _observe_end(self, attempt: str) -> None:
+        leg = self.session.leg(attempt)
+        if not leg.live and attempt not in self._observed:
+            self._observed.add(attempt)
+            self._observer.ended(leg)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def _rearm(self) -> None:
+        """Keep a timer at or before the session's next instant; one that fires early only asks again."""
+        due = self.session.wake_at
+        if self._timer is not None and (due is None or self._timer.when() > due):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and due is not None:
+            self._timer = self._loop.call_at(due, self._woke)
+
+    def _woke(self) -> None:
+        self._timer = None
+        self._feed(Woke())
+
+    async def _change(self, timeout: float | None = None) -> None:
+        self._changed.clear()
+        alarm = None if timeout is None else self._loop.call_later(timeout, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    # --- the outbox ---------------------------------------------------------------------------------------------
+
+    def _wait_for_due(self) -> float:
+        """Seconds until the outbox's first token should go out; not positive when it should go now."""
+        due = self.session.buffer.due_at(self._outbox[0].index) if self._outbox else None
+        if self._job.delivery == "eager" or due is None:
+            return 0.0
+        return due - PACED_MARGIN * self.session.config.slack - self._loop.time()
+
+    def _take(self) -> Emit:
+        """Everything that is ready to go and was written by the same endpoint, as one."""
+        emit = self._outbox.popleft()
+        horizon = self._loop.time() + self.session.config.slack
+        while self._outbox and self._outbox[0].endpoint == emit.endpoint:
+            due = self.session.buffer.due_at(self._outbox[0].index)
+            if self._job.delivery == "paced" and due is not None and due > horizon:
+                break
+            more = self._outbox.popleft()
+            emit = Emit(emit.index, emit.count + more.count, emit.text + more.text, emit.endpoint)
+        return emit
+
