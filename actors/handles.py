@@ -1,0 +1,140 @@
+"""ServeEndpoint: the ``Endpoint`` of the core over a Serve deployment's handle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from actors.engines.base import EngineInfo
+from actors.faults import failure_of
+from serve_app.core.errors import EndpointFault, EndpointTimeout, EndpointUnavailable
+from serve_app.core.model import EndpointId, EndpointInfo, GenerationRequest, StreamItem, TokenChunk
+from serve_app.settings import EndpointSettings, ShapedEngineSettings
+
+# Turns of the event loop after which a call that Serve had just assigned has reached its transport.
+_ASSIGNMENT_TURNS = 3
+
+
+def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointInfo:
+    """What the configuration alone says, until ``describe`` has asked the engine. The vocabulary is not known yet."""
+    engine = settings.engine.engine if isinstance(settings.engine, ShapedEngineSettings) else settings.engine
+    return EndpointInfo(
+        id=endpoint,
+        kind=settings.kind,
+        model=engine.type,
+        context_length=engine.context_length,
+        slots=settings.slots,
+        imitates=settings.engine.profile if isinstance(settings.engine, ShapedEngineSettings) else None,
+    )
+
+
+class ServeEndpoint:
+    """Cancels its call explicitly whenever the stream is closed early, for nothing else reliably does."""
+
+    def __init__(self, handle: DeploymentHandle[Any], info: EndpointInfo) -> None:
+        self._info = info
+        self._generate = handle.options(stream=True, method_name="generate")
+        self._describe = handle.options(method_name="describe")
+        self._describing: asyncio.Task[EngineInfo] | None = None
+
+    @property
+    def info(self) -> EndpointInfo:
+        return self._info
+
+    async def describe(self, timeout: float = 10.0) -> EndpointInfo:
+        """Ask the engine what it is and remember it in ``info``.
+
+        Raises ``EndpointTimeout`` after ``timeout`` seconds, but lets the question stand: the next call takes it up.
+        """
+        if self._describing is None:
+            self._describing = asyncio.create_task(self._ask(), name=f"describe {self._info.id}")
+        question = self._describing
+        await asyncio.wait({question}, timeout=timeout)
+        if not question.done():
+            raise EndpointTimeout(f"no answer within {timeout:g} s; it may still be loading", self._info.id)
+        if self._describing is question:
+            self._describing = None
+        if question.cancelled():
+            raise EndpointUnavailable("the question was cancelled", self._info.id)
+        engine = question.result()
+        self._info = replace(
+            self._info,
+            model=engine.model,
+            context_length=engine.context_length,
+            vocabulary=engine.vocabulary,
+            continues_by=engine.continues_by,
+            counts_tokens=engine.counts_tokens,
+            can_park=engine.can_park,
+            imitates=engine.imitates,
+        )
+        return self._info
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        """A batch's items one by one; an empty batch becomes an empty chunk."""
+        index = request.handoff.next_index if request.handoff else 0
+        open_tokens = 0
+        finished = False
+        batches = self._batches(request)
+        try:
+            async for batch in batches:
+                for item in batch or [TokenChunk(index=index, text="", count=0, open_tokens=open_tokens)]:
+                    if isinstance(item, TokenChunk):
+                        index, open_tokens = item.index + item.count, item.open_tokens
+                        finished = item.finish is not None
+                    yield item
+            if not finished:
+                raise EndpointFault("the stream ended without a reason", self._info.id)
+        finally:
+            await batches.aclose()
+
+    async def _batches(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
+        response: Any = self._generate.remote(request)
+        # Until the first item is there, the call may be assigned in the very instant in which it is cancelled, and
+        # Serve would forget to cancel it. So the reader of the first item is a task of its own that sees this through.
+        first = asyncio.ensure_future(_next_batch(response))
+        over = False
+        try:
+            await asyncio.wait({first})
+            batch = first.result()
+            while batch is not None:
+                yield batch
+                batch = await _next_batch(response)
+            over = True
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EndpointUnavailable("the call was cancelled on the endpoint's side", self._info.id) from None
+        except Exception as error:  # noqa: BLE001 - every failure of Ray becomes one of ours
+            over = True
+            raise failure_of(error, self._info.id) from None
+        finally:
+            if not over:
+                response.cancel()
+            if not first.done():
+                for _ in range(_ASSIGNMENT_TURNS):
+                    await asyncio.sleep(0)
+                first.cancel()
+                await asyncio.wait({first})
+            if not first.cancelled():
+                first.exception()
+
+    async def _ask(self) -> EngineInfo:
+        try:
+            info: EngineInfo = await self._describe.remote()
+        except Exception as error:  # noqa: BLE001 - every failure of Ray becomes one of ours
+            raise failure_of(error, self._info.id) from None
+        return info
+
+
+async def _next_batch(response: Any) -> list[StreamItem] | None:
+    """The next batch, or None at the end: a task cannot carry a StopAsyncIteration out."""
+    try:
+        batch: list[StreamItem] = await response.__anext__()
+    except StopAsyncIteration:
+        return None
+    return batch

@@ -1,0 +1,124 @@
+"""EndpointReplica: the class behind an endpoint's Serve deployment. It hosts one engine and admits to its slots."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+
+from actors.engines.base import Engine, EngineInfo
+from actors.engines.factory import make_engine
+from actors.leg import Leg
+from actors.slots import Slots
+from serve_app.core.errors import DiscoError, EndpointError, EndpointFault, EndpointUnavailable
+from serve_app.core.model import EndpointId, GenerationRequest, Receipt, StreamItem
+from serve_app.settings import EndpointSettings, EngineSettings
+
+# Seconds an aborted generation may take to stop before Serve is told to replace the replica.
+STUCK_AFTER = 30.0
+
+
+class EndpointReplica:
+    """A slot belongs to a generation until the engine has really stopped, however its caller left.
+
+    A prefill that an engine keeps parked holds no slot: an engine that lacks room for a new request drops it.
+    The engine loads in the background. If that fails, the replica stays up to say why instead of dying in a loop.
+    """
+
+    def __init__(
+        self,
+        endpoint: EndpointId,
+        settings: EndpointSettings,
+        threads: int = 1,
+        make: Callable[[EngineSettings, int, int], Engine] = make_engine,
+    ) -> None:
+        self._endpoint = endpoint
+        self._make = partial(make, settings.engine, settings.slots, threads)
+        self._slots = Slots(settings.slots, settings.queue)
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._engine: Engine | None = None
+        self._failure: str | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._legs: set[Leg] = set()
+
+    async def describe(self) -> EngineInfo:
+        """Answers once the engine has loaded. Raises ``EndpointUnavailable`` with the reason if it could not."""
+        return (await self._started()).info
+
+    async def check_health(self) -> None:
+        """Called by Serve, the first time right after construction: begins loading. Raises to be replaced."""
+        self._start()
+        now = asyncio.get_running_loop().time()
+        if any(leg.stopping_since is not None and now - leg.stopping_since > STUCK_AFTER for leg in self._legs):
+            raise EndpointUnavailable("an aborted generation does not stop", self._endpoint)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
+        """Batches of items in the order of ``Endpoint.generate``; an empty batch is a sign of life."""
+        loop = asyncio.get_running_loop()
+        arrived = loop.time()
+        await self._slots.acquire()
+        granted = loop.time()
+        leg = Leg(self._items(request, arrived), request, arrived)
+        self._legs.add(leg)
+
+        def stopped(_: asyncio.Task[None]) -> None:
+            self._legs.discard(leg)
+            self._slots.release(loop.time() - granted)
+
+        leg.pump.add_done_callback(stopped)
+        try:
+            async with aclosing(leg.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        except DiscoError as error:
+            raise self._attributed(error) from None
+        except Exception as error:  # noqa: BLE001
+            # The text of a foreign exception may quote the prompt.
+            raise EndpointFault(f"the engine raised {type(error).__name__}", self._endpoint) from None
+
+    async def _items(self, request: GenerationRequest, arrived: float) -> AsyncGenerator[StreamItem, None]:
+        engine = await self._started()
+        queued = asyncio.get_running_loop().time() - arrived
+        async with aclosing(engine.generate(request)) as items:
+            async for item in items:
+                if isinstance(item, Receipt):
+                    yield dataclasses.replace(item, queued=queued, replica=self._name)
+                else:
+                    yield item
+
+    def _start(self) -> asyncio.Task[None]:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._load_engine(), name=f"load {self._endpoint}")
+        return self._starting
+
+    async def _started(self) -> Engine:
+        # Shielded: a caller who leaves must not stop the engine from loading for the others.
+        await asyncio.shield(self._start())
+        if self._failure is not None:
+            raise EndpointUnavailable(self._failure, self._endpoint)
+        assert self._engine is not None
+        return self._engine
+
+    async def _load_engine(self) -> None:
+        try:
+            engine = self._make()
+            await engine.start()
+        except DiscoError as error:
+            self._failure = error.message
+        except Exception as error:  # noqa: BLE001 - whatever stops an engine from loading is reported by `describe`
+            self._failure = f"the engine could not start: {type(error).__name__}: {error}"
+        else:
+            self._engine = engine
+
+    def _attributed(self, error: DiscoError) -> DiscoError:
+        if isinstance(error, EndpointError) and not error.endpoint:
+            return type(error)(error.message, self._endpoint)
+        return error
