@@ -1,0 +1,49 @@
+"""What the router believes about an endpoint before it has seen any of its answers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actors.engines.profiles import CloudProfile, load_profile
+from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.settings import (
+    AppSettings,
+    EndpointPrice,
+    EngineSettings,
+    LiveSettings,
+    ShapedEngineSettings,
+    SimulatedEngineSettings,
+)
+
+#: A small model on a laptop: pessimistic enough to be corrected by the first few answers.
+UNKNOWN = LatencyProfile(LinearTtft(slope=1 / 100, intercept=0.3), prefill_rate=100.0, decode_rate=20.0)
+
+
+def prior_profile(engine: EngineSettings) -> LatencyProfile:
+    """From the imitated profile or the simulation's own settings; otherwise a modest guess."""
+    if isinstance(engine, ShapedEngineSettings):
+        profile = load_profile(engine.profile)
+        if isinstance(profile, CloudProfile):
+            samples = EmpiricalTtft(np.array(profile.ttft_samples()))
+            return LatencyProfile(samples, prefill_rate=1e6, decode_rate=profile.decode_rate)
+        linear = LinearTtft(profile.slope, profile.intercept)
+        return LatencyProfile(linear, profile.prefill_rate, profile.decode_rate)
+    if isinstance(engine, SimulatedEngineSettings):
+        linear = LinearTtft(1 / engine.prefill_rate, engine.overhead + 1 / engine.decode_rate)
+        return LatencyProfile(linear, engine.prefill_rate, engine.decode_rate)
+    return UNKNOWN
+
+
+def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
+    """USD per token of every endpoint: API price plus energy at the exchange rate lambda (paper 2)."""
+    per_joule = live.prices.usd_per_megajoule / 1e6
+    free = EndpointPrice()
+    units = {}
+    for name in app.endpoints:
+        price = live.prices.endpoints.get(name, free)
+        energy = device_unit_cost(price.prefill_joules_per_token, price.decode_joules_per_token, per_joule)
+        units[name] = UnitCost(
+            price.input_usd_per_mtok / 1e6 + energy.prefill, price.output_usd_per_mtok / 1e6 + energy.decode
+        )
+    return CostModel(units)

@@ -1,0 +1,228 @@
+"""From a client's request to an open stream: estimate, budget, plan, session, driver; and back to what it taught us.
+
+Plain asyncio over {EndpointId: Endpoint}; knows neither HTTP nor Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from serve_app.core.budget import Reservation
+from serve_app.core.endpoint import Endpoint
+from serve_app.core.errors import DiscoError, InvalidRequest, UnknownModel
+from serve_app.core.legs import Leg, LegReason
+from serve_app.core.migration import MigrationMode, Mover
+from serve_app.core.model import (
+    DispatchPlan,
+    EndpointId,
+    EndpointInfo,
+    EndpointKind,
+    FinishReason,
+    TokenPrompt,
+)
+from serve_app.core.protocol import SessionConfig
+from serve_app.core.report import build_report, leg_report, prefill_tokens
+from serve_app.core.session import StreamSession
+from serve_app.driver import StreamDriver, StreamJob
+from serve_app.settings import AppSettings, LiveSettings
+from serve_app.state import SharedState
+from serve_app.streams import ClientRequest, Delta, Outcome, Pin, Usage
+from serve_app.telemetry import LegSpan, RequestSpan, Telemetry
+
+logger = logging.getLogger(__name__)
+
+_KIND_OF_PIN = {Pin.DEVICE_ONLY: EndpointKind.DEVICE, Pin.CLOUD_ONLY: EndpointKind.CLOUD}
+
+
+class StreamService:
+    """``live`` may be replaced while streams run; each stream keeps what it started with."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[EndpointId, Endpoint],
+        app: AppSettings,
+        live: LiveSettings,
+        state: SharedState,
+        telemetry: Telemetry,
+    ) -> None:
+        self.live = live
+        self._endpoints = endpoints
+        self._app = app
+        self._state = state
+        self._telemetry = telemetry
+        self._random = random.Random(app.router.seed)
+
+    def models(self) -> Sequence[str]:
+        return tuple(self._app.models)
+
+    async def open(self, request: ClientRequest) -> OpenStream:
+        """Return once the first text is there, or the stream ended without any. Raises what ended it before that."""
+        eligible = self._eligible(request)
+        span = self._telemetry.start_request(request.trace, request.request_id, request.model)
+        stream = self._launch(request, eligible, span)
+        try:
+            await stream.driver.started()
+        except BaseException as error:
+            await stream.aclose(error)
+            raise
+        return stream
+
+    def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:
+        if request.model not in self._app.models:
+            known = ", ".join(self._app.models)
+            raise UnknownModel(f"no model of that name is served here; known models: {known}", "model")
+        names = self._app.models[request.model].endpoints or tuple(self._app.endpoints)
+        infos = [self._endpoints[name].info for name in names]
+        if request.pin is not None:
+            infos = [info for info in infos if info.kind is _KIND_OF_PIN[request.pin]]
+            if not infos:
+                raise InvalidRequest(f"no endpoint of this model satisfies the pin {request.pin.value}", "disco.pin")
+        if isinstance(request.prompt, TokenPrompt):
+            known_vocabulary = next((info.vocabulary for info in infos if info.vocabulary), None)
+            infos = [info for info in infos if info.vocabulary == known_vocabulary and known_vocabulary]
+            if not infos:
+                raise InvalidRequest("no endpoint of this model can take token ids; send the prompt as text", "prompt")
+        return infos
+
+    def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
+        now = asyncio.get_running_loop().time()
+        planner, budget = self._state.planner, self._state.budget
+        estimated = self._state.estimator(request.model).estimate(request.prompt)
+        planner.observe_request(estimated)
+        budget.credit(estimated)
+        reservation = budget.reserve(estimated)
+        plan = planner.plan(estimated, eligible, now, self._random.random(), affordable=reservation is not None)
+        session = StreamSession(
+            request.request_id, self._config(request, estimated), plan, eligible, self._mover(request)
+        )
+        stream = OpenStream(self, request, session, span, reservation)
+        job = StreamJob(request.prompt, request.sampling, request.delivery)
+        stream.driver = StreamDriver(session, job, self._endpoints, stream)
+        stream.driver.start()
+        return stream
+
+    def _config(self, request: ClientRequest, prompt_tokens: int) -> SessionConfig:
+        reader, limits, migration = self.live.reader, self.live.limits, self.live.migration
+        return SessionConfig(
+            max_tokens=request.sampling.max_tokens,
+            prompt_tokens=prompt_tokens,
+            stops=request.stop,
+            rate=request.consumption_rate,
+            ahead_tokens=reader.ahead_tokens,
+            slack=reader.slack,
+            hold=request.delivery == "paced",
+            max_planned=migration.max_planned,
+            max_rescues=migration.max_rescues,
+            first_token_timeout=limits.first_token_seconds,
+            idle_timeout=limits.idle_seconds,
+            stream_timeout=limits.stream_seconds,
+        )
+
+    def _mover(self, request: ClientRequest) -> Mover:
+        migration, planner = self.live.migration, self._state.planner
+        allowed = request.migrate and migration.mode != "off"
+        return Mover(
+            mode=MigrationMode(migration.mode) if allowed else None,
+            network=migration.network_seconds,
+            costs=planner.costs,
+            profile=planner.profile,
+            expected_remaining=planner.expected_remaining,
+        )
+
+    def learn(self, request: ClientRequest, session: StreamSession, reservation: Reservation | None) -> None:
+        """Settle the budget and let the estimates see what happened. Runs once per stream, when it is over."""
+        planner = self._state.planner
+        now = asyncio.get_running_loop().time()
+        for leg in session.legs:
+            if leg.ttft is not None and leg.handoff is None:
+                queued = leg.receipt.queued if leg.receipt else 0.0
+                planner.observe_first_token(leg.info.id, session.prompt_tokens, leg.ttft - queued, now)
+        if session.winner is not None:
+            exact = session.prompt_tokens
+            self._state.estimator(request.model).learn(request.prompt, exact)
+            self._state.budget.credit(exact - session.config.prompt_tokens)
+        if session.winner is not None and session.buffer.accepted:
+            planner.observe_output(session.buffer.accepted)
+        if reservation is not None:
+            reservation.settle(sum(prefill_tokens(leg, session) for leg in self._on_budget(session)))
+
+    def _on_budget(self, session: StreamSession) -> list[Leg]:
+        """Legs whose prefill the budget pays for: those that dispatch put on the constrained side (paper 3)."""
+        constrained = self._state.planner.constrained_kind
+        dispatched = (LegReason.DISPATCH, LegReason.HEDGE, LegReason.RETRY)
+        return [leg for leg in session.legs if leg.info.kind is constrained and leg.reason in dispatched]
+
+
+class OpenStream:
+    """One running stream, as HTTP sees it: an async iterator of Deltas. Also observes the legs, for their spans."""
+
+    driver: StreamDriver
+
+    def __init__(
+        self,
+        service: StreamService,
+        request: ClientRequest,
+        session: StreamSession,
+        span: RequestSpan,
+        reservation: Reservation | None,
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._session = session
+        self._span = span
+        self._reservation = reservation
+        self._legs: dict[str, LegSpan] = {}
+        self._costs = service._state.planner.costs
+        self._notional = service.live.prices.notional
+        self._over = False
+
+    @property
+    def plan(self) -> DispatchPlan:
+        return self._session.plan
+
+    @property
+    def policy(self) -> str:
+        return self._session.plan.policy
+
+    def __aiter__(self) -> OpenStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        emit = await anext(self.driver)
+        return Delta(emit.index, emit.count, emit.text, emit.endpoint)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Valid once the iterator is exhausted."""
+        session = self._session
+        finish = self.driver.closed.finish if self.driver.closed else None
+        word: Literal["stop", "length"] = "length" if finish is FinishReason.LENGTH else "stop"
+        exact = session.winner is not None and session.winner.info.counts_tokens
+        usage = Usage(session.prompt_tokens, session.buffer.accepted, exact)
+        return Outcome(word, usage, build_report(session, self._costs, notional=self._notional))
+
+    async def aclose(self, error: BaseException | None = None) -> None:
+        """Stop every leg, settle the budget, end the spans. Idempotent."""
+        if self._over:
+            return
+        self._over = True
+        try:
+            await self.driver.aclose()
+        finally:
+            self._service.learn(self._request, self._session, self._reservation)
+            closed = self.driver.closed
+            failure = error or (closed.error if closed else None)
+            code = failure.code if isinstance(failure, DiscoError) else type(failure).__name__ if failure else None
+            self._span.end(self.outcome, code)
+
+    def started(self, leg: Leg) -> dict[str, str]:
+        span = self._span.start_leg(leg.attempt, leg.info, leg.reason.value)
+        self._legs[leg.attempt] = span
+        return span.inject()
+
+    def ended(self, leg: Leg) -> None:
+        self._legs.pop(leg.attempt).end(leg_report(leg, self._session, self._costs))

@@ -1,0 +1,101 @@
+"""What the HTTP layer and the stream service say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from serve_app.core.model import Prompt, Sampling
+
+
+class Pin(StrEnum):
+    """A promise about where a request may run; never broken, not even to rescue a stream."""
+
+    DEVICE_ONLY = "device_only"
+    CLOUD_ONLY = "cloud_only"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A validated request. ``consumption_rate`` is r_c in tokens per second, None when unknown."""
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    stop: tuple[str, ...] = ()
+    consumption_rate: float | None = 4.8
+    delivery: Literal["eager", "paced"] = "eager"
+    pin: Pin | None = None
+    migrate: bool = True
+    trace: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text; tokens ``index`` .. ``index + count - 1`` end with it. ``endpoint`` wrote it."""
+
+    index: int
+    count: int
+    text: str
+    endpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of the logical request, whatever legs it took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``report`` is the JSON-ready ``disco`` object."""
+
+    finish_reason: Literal["stop", "length"]
+    usage: Usage
+    report: dict[str, Any]
+
+
+class TextStream(Protocol):
+    """A running answer. Iteration raises DiscoError where it cannot be completed."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def outcome(self) -> Outcome:
+        """Valid once the iterator is exhausted."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    ready: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """``ready`` once any endpoint can serve."""
+
+    ready: bool
+    endpoints: dict[str, EndpointState]
+
+
+class StreamService(Protocol):
+    """``open`` returns with the first text, or at the end of a stream without any; before it, it raises DiscoError."""
+
+    async def open(self, request: ClientRequest) -> TextStream: ...
+
+    def models(self) -> Sequence[str]: ...
+
+    def readiness(self) -> Readiness: ...
