@@ -24,23 +24,23 @@ class ReaderClock:
     origin: float
 
     @property
-    def _owed(self) -> float:
-        """Tokens the reader's clock counts at the origin: minus the unread lead, or the first token of a first leg."""
-        return -self.pace.lead if self.pace.lead > 0 else 1.0
+    def _at_origin(self) -> int:
+        """Tokens of this leg that the reader's clock counts at the origin; negative while an older lead is unread."""
+        return -math.ceil(self.pace.lead) if self.pace.lead > 0 else 1
 
     def allowance(self, produced: int, now: float) -> int:
         """Tokens that may be produced now, beyond the ``produced`` ones."""
         if self.pace.rate is None:
             return max(0, self.pace.ahead_limit - produced)
-        read = math.floor((now - self.origin) * self.pace.rate + _EPSILON) + self._owed
-        return max(0, math.floor(self.pace.ahead_limit + read + _EPSILON) - produced)
+        read = self._at_origin + math.floor((now - self.origin) * self.pace.rate + _EPSILON)
+        return max(0, self.pace.ahead_limit + read - produced)
 
     def opens_at(self, produced: int, wanted: int = 1) -> float | None:
         """When the allowance reaches ``wanted``; None: never, the reader's rate is unknown."""
         if self.pace.rate is None:
             return None
-        reads = max(0, math.ceil(produced + wanted - self.pace.ahead_limit - self._owed - _EPSILON))
-        return self.origin + reads / self.pace.rate
+        steps = max(0, produced + wanted - self.pace.ahead_limit - self._at_origin)
+        return self.origin + steps / self.pace.rate
 
     def leave_by(self, token: int) -> float | None:
         """The latest time at which this token may leave: one slack before it is read. None: leave at once."""

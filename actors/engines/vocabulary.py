@@ -61,7 +61,7 @@ def detokenise(ids: Iterable[int]) -> bytes:
 def open_bytes(ids: Sequence[int]) -> bytes:
     """The trailing bytes that begin a character without completing it."""
     tail = detokenise(ids[-3:])
-    for start in range(max(0, len(tail) - 3), len(tail)):
+    for start in range(len(tail) - 1, max(-1, len(tail) - 4), -1):
         lead = tail[start]
         if lead >= 0xC0:
             size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
