@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class LlamaCppEngine:
             await asyncio.to_thread(loaded.vocabulary.close)
             loaded.api.llama_model_free(loaded.model)
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         loaded = self._ready
         handoff = request.handoff
         # A long prompt takes milliseconds to tokenise, and other streams share this loop.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -97,30 +98,27 @@ class ShapedEngine:
     async def close(self) -> None:
         await self._inner.close()
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         clock = asyncio.get_running_loop().time
         started = asked = clock()
         receipt: Receipt | None = None
         schedule: Schedule | None = None
-        inner = self._inner.generate(request)
         try:
-            async for item in inner:
-                if isinstance(item, Receipt):
-                    receipt = item
-                    yield item
-                elif item.count == 0:
-                    yield item
-                else:
-                    ready = clock()
-                    schedule = schedule or self._schedule(request, receipt, started)
-                    yield await self._on_time(item, schedule, asked, ready)
-                asked = clock()
+            async with aclosing(self._inner.generate(request)) as inner:
+                async for item in inner:
+                    if isinstance(item, Receipt):
+                        receipt = item
+                        yield item
+                    elif item.count == 0:
+                        yield item
+                    else:
+                        ready = clock()
+                        schedule = schedule or self._schedule(request, receipt, started)
+                        yield await self._on_time(item, schedule, asked, ready)
+                    asked = clock()
         finally:
             if request.park > 0 and schedule is None:
                 self._remember_parked(request, started, clock())
-            aclose = getattr(inner, "aclose", None)
-            if aclose is not None:
-                await aclose()
 
     async def _on_time(self, chunk: TokenChunk, schedule: Schedule, asked: float, ready: float) -> TokenChunk:
         clock = asyncio.get_running_loop().time

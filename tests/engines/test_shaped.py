@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -44,7 +44,7 @@ class Scripted:
 
     async def close(self) -> None: ...
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         index = 0 if request.handoff is None else request.handoff.next_index
         try:
             yield self.receipt
