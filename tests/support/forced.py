@@ -1,0 +1,118 @@
+"""Streams over engines in this process, with a migration forced at a chosen token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+
+from actors.engines.base import Engine
+from serve_app.core.cost import CostModel, UnitCost
+from serve_app.core.latency import LatencyProfile, LinearTtft
+from serve_app.core.legs import Leg
+from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
+from serve_app.core.model import (
+    DispatchPlan,
+    EndpointInfo,
+    EndpointKind,
+    GenerationRequest,
+    Launch,
+    Prompt,
+    Sampling,
+    StreamItem,
+    TokenChunk,
+)
+from serve_app.core.protocol import SessionConfig
+from serve_app.core.session import StreamSession
+from serve_app.driver import StreamDriver, StreamJob
+
+
+class EngineEndpoint:
+    """An engine as an endpoint, without a replica in between.
+
+    ``rest_after``: tokens after which it stands still, like a paced leg that is far enough ahead of its reader.
+    """
+
+    def __init__(self, name: str, kind: EndpointKind, engine: Engine) -> None:
+        facts = engine.info
+        self.info = EndpointInfo(
+            name, kind, facts.model, facts.context_length, facts.vocabulary, facts.continues_by, can_park=False
+        )
+        self._engine = engine
+        self.requests: list[GenerationRequest] = []
+        self.rest_after: int | None = None
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        self.requests.append(request)
+        stream = self._engine.generate(request)
+        try:
+            async for item in stream:
+                yield item
+                if self.rest_after is not None and isinstance(item, TokenChunk) and item.index >= self.rest_after:
+                    await asyncio.Event().wait()
+        finally:
+            await stream.aclose()
+
+
+class ForcedMover(Mover):
+    """Moves as soon as ``at`` tokens are accepted, whatever it costs."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, mode: MigrationMode, at: int) -> None:
+        profile = LatencyProfile(LinearTtft(0.0, 0.1), 1000.0, 50.0)
+        free = CostModel({"source": UnitCost(0.0, 1.0), "target": UnitCost(0.0, 0.0)})
+        super().__init__(mode, 0.0, free, lambda _: profile, lambda n, top: float(top - n))
+        object.__setattr__(self, "at", at)
+
+    def consider(
+        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, prefilled: bool = False
+    ) -> MigrationDecision:
+        at: int = self.at  # type: ignore[attr-defined]
+        return MigrationDecision(Verdict.GO if state.accepted >= at else Verdict.BUFFER, target.id)
+
+
+@dataclass(frozen=True)
+class Migrated:
+    text: str
+    tokens: int
+    moved_at: int | None
+    by_ids: bool
+    session: StreamSession
+
+
+class _Silent:
+    def started(self, leg: Leg) -> dict[str, str]:
+        return {}
+
+    def ended(self, leg: Leg) -> None:
+        return None
+
+
+async def stream_with_cut(
+    source: EngineEndpoint, target: EngineEndpoint, prompt: Prompt, sampling: Sampling, mode: MigrationMode, at: int
+) -> Migrated:
+    """Greedy from ``source``, handed over at token ``at``. The reader is slow, so no handoff is ever abandoned."""
+    source.rest_after = at + 5
+    plan = DispatchPlan((Launch("source"),), "forced", "test")
+    config = SessionConfig(sampling.max_tokens, prompt_tokens=1, rate=0.5, ahead_tokens=4096)
+    session = StreamSession("r", config, plan, [source.info, target.info], ForcedMover(mode, at))
+    driver = StreamDriver(session, StreamJob(prompt, sampling), {"source": source, "target": target}, _Silent())
+    driver.start()
+    try:
+        text = "".join([emit.text async for emit in driver])
+    finally:
+        await driver.aclose()
+        source.rest_after = None
+    moves = [record for record in session.migrations if record.outcome == "completed"]
+    by_ids = all(r.handoff is None or r.handoff.packed_ids is not None for r in target.requests)
+    return Migrated(text, session.buffer.accepted, moves[0].at_token if moves else None, by_ids, session)
+
+
+async def text_of(endpoint: EngineEndpoint, request: GenerationRequest) -> str:
+    """What the endpoint writes on its own."""
+    return "".join([item.text async for item in endpoint.generate(request) if isinstance(item, TokenChunk)])
+
+
+def alone(prompt: Prompt, sampling: Sampling, name: str = "alone") -> GenerationRequest:
+    return GenerationRequest(name, prompt, replace(sampling))
