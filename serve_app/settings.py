@@ -245,16 +245,34 @@ class LiveSettings(Settings):
                 )
 
 
-def explain(error: Exception) -> list[str]:
-    """One line per problem of a pydantic ValidationError: the field's path, what is wrong; never the rejected value."""
+def explain(error: Exception, document: object = None) -> list[str]:
+    """One line per problem of a pydantic ValidationError: the field's path, what is wrong; never the rejected value.
+
+    ``document``: what was validated. With it, paths leave out the names of union members that pydantic inserts.
+    """
     details: Any = getattr(error, "errors", None)
     if details is None:
         return [str(error)]
     lines = []
     for item in details(include_input=False, include_url=False, include_context=False):
-        path = ".".join(str(part) for part in item["loc"])
+        path = ".".join(_path(item["loc"], document))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key; check the spelling or remove it"
         lines.append(f"{path}: {message}" if path else message)
     return lines
+
+
+def _path(loc: tuple[int | str, ...], document: object) -> list[str]:
+    parts = []
+    for rank, part in enumerate(loc):
+        inside = document
+        if isinstance(document, dict):
+            inside = document.get(part)
+        elif isinstance(document, list | tuple) and isinstance(part, int) and part < len(document):
+            inside = document[part]
+        is_tag = isinstance(document, dict) and part not in document and rank + 1 < len(loc)
+        if not is_tag:
+            parts.append(str(part))
+            document = inside
+    return parts

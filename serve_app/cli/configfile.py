@@ -1,0 +1,212 @@
+"""A configuration file, read and judged as a whole before Ray starts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from serve_app.cli.engines import engine_problems
+from serve_app.core.model import EndpointKind
+from serve_app.settings import AppSettings, LiveSettings, explain
+
+IMPORT_PATH: Final = "serve_app.app:build_app"
+ROUTER: Final = "DiscoRouter"
+DEFAULT: Final = "disco"
+
+
+class BadConfiguration(Exception):
+    """``problems``: one line each, with the field's path and the remedy."""
+
+    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
+        super().__init__(source, problems)
+        self.source = source
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """``document`` is the whole file, as Serve's own schema takes it."""
+
+    source: str
+    document: Mapping[str, Any]
+    app: AppSettings
+    live: LiveSettings
+    host: str
+    port: int
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the configurations that come with the package."""
+    found = (entry.name for entry in files("configs").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
+
+
+def load(name: str, port: int | None = None) -> Configuration:
+    """``name``: a file's path, or a shipped configuration's name. ``port`` replaces the file's.
+
+    Raises ``BadConfiguration`` with every problem that was found.
+    """
+    text = _read(name)
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that also refuses duplicate keys
+    except yaml.YAMLError as error:
+        raise BadConfiguration(name, (_yaml_problem(error),)) from None
+    if not isinstance(document, dict):
+        raise BadConfiguration(name, ("the file must be a mapping with `applications:`, as `serve run` takes it",))
+    if port is not None and isinstance(document.get("http_options", {}), dict):
+        document["http_options"] = {**(document.get("http_options") or {}), "port": port}
+    problems = _frame_problems(document)
+    applications = document.get("applications")
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        problems.append("applications: must be a list with exactly one application")
+        raise BadConfiguration(name, tuple(problems))
+    problems += _application_problems(applications[0], document)
+    return _settings(name, document, problems)
+
+
+def _read(name: str) -> str:
+    path = Path(name).expanduser()
+    if not path.exists() and name in shipped():
+        return files("configs").joinpath(f"{name}.yaml").read_text("utf-8")
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        known = ", ".join(shipped())
+        reason = f"{error.strerror}; give a file's path, or the name of a shipped configuration: {known}"
+        raise BadConfiguration(name, (reason,)) from None
+    except UnicodeDecodeError:
+        raise BadConfiguration(name, ("the file is not UTF-8 text",)) from None
+
+
+def _settings(name: str, document: dict[str, Any], problems: list[str]) -> Configuration:
+    """The settings inside the frame; ``problems`` are those of the frame."""
+    application = document["applications"][0]
+    app = _validate(AppSettings, application.get("args") or {}, "applications.0.args", problems)
+    live = LiveSettings()
+    for rank, deployment in _deployments(application):
+        path = f"applications.0.deployments.{rank}"
+        if deployment.get("name") == ROUTER:
+            validated = _validate(LiveSettings, deployment.get("user_config") or {}, f"{path}.user_config", problems)
+            live = validated or live
+        elif deployment.get("user_config") is not None:
+            problems.append(f"{path}.user_config: only {ROUTER} takes a user_config; remove it")
+    http = document.get("http_options")
+    host = http.get("host") if isinstance(http, dict) else None
+    if app is not None:
+        problems += _cross_problems(app, live, application, host or "127.0.0.1")
+        problems += engine_problems(app)
+    if app is None or host is None or problems:
+        raise BadConfiguration(name, tuple(problems))
+    return Configuration(name, document, app, live, host, document["http_options"].get("port", 8000))
+
+
+def _deployments(application: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    deployments = application.get("deployments")
+    if not isinstance(deployments, list):
+        return []
+    return [(rank, deployment) for rank, deployment in enumerate(deployments) if isinstance(deployment, dict)]
+
+
+def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str, Any], host: str) -> list[str]:
+    """What no single field can be blamed for."""
+    problems = []
+    try:
+        live.check_against(app)
+    except ValueError as error:
+        problems.append(f"{ROUTER}.user_config.{error}")
+    names = (ROUTER, *(f"endpoint-{endpoint}" for endpoint in app.endpoints))
+    for rank, deployment in _deployments(application):
+        if deployment.get("name") not in names:
+            problems.append(
+                f"applications.0.deployments.{rank}.name: no deployment of that name; known: {', '.join(names)}"
+            )
+    for policy, kind in (("cloud-only", EndpointKind.CLOUD), ("device-only", EndpointKind.DEVICE)):
+        if live.policy.name == policy and all(endpoint.kind is not kind for endpoint in app.endpoints.values()):
+            problems.append(
+                f"{ROUTER}.user_config.policy.name: {policy}, but no endpoint is of kind {kind.value}; "
+                "add one or use disco"
+            )
+    if not is_loopback(host) and not app.access.open:
+        problems.append(
+            f"http_options.host: {host} is reachable from the network and nothing asks for a key; use 127.0.0.1, "
+            "or say `access: {open: true}` in applications.0.args if anyone may use it"
+        )
+    return problems
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _validate(
+    model: type[Any], value: Any, path: str, problems: list[str]
+) -> Any:  # the model's instance, or None after adding to ``problems``
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems.extend(f"{path}.{line}" for line in explain(error, value))
+        return None
+
+
+def _frame_problems(document: dict[str, Any]) -> list[str]:
+    """The part that Ray Serve reads. Its own schema ignores unknown keys here without a word."""
+    from ray.serve.schema import HTTPOptionsSchema, ServeDeploySchema
+
+    problems = _unknown(document, ServeDeploySchema, "")
+    http = document.get("http_options")
+    if isinstance(http, dict) and isinstance(http.get("host"), str):
+        return problems + _unknown(http, HTTPOptionsSchema, "http_options.")
+    remedy = "set it, or Ray listens on every interface; 127.0.0.1 serves this machine only"
+    return [*problems, f"http_options.host: {remedy}"]
+
+
+def _application_problems(application: dict[str, Any], document: dict[str, Any]) -> list[str]:
+    from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
+
+    problems = _unknown(application, ServeApplicationSchema, "applications.0.")
+    if application.get("import_path") != IMPORT_PATH:
+        problems.append(f"applications.0.import_path: must be {IMPORT_PATH}")
+    for rank, deployment in _deployments(application):
+        problems += _unknown(deployment, DeploymentSchema, f"applications.0.deployments.{rank}.")
+    if not problems:
+        try:
+            ServeDeploySchema.model_validate(document)
+        except ValidationError as error:
+            return explain(error, document)
+    return problems
+
+
+def _unknown(value: dict[str, Any], model: type[BaseModel], path: str) -> list[str]:
+    return [
+        f"{path}{key}: unknown key; check the spelling or remove it" for key in value if key not in model.model_fields
+    ]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML takes the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value} appears twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or "this is not YAML"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {what}" if mark is not None else str(what)
