@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -37,9 +38,17 @@ class ServeEndpoint:
 
     def __init__(self, handle: DeploymentHandle[Any], info: EndpointInfo) -> None:
         self._info = info
-        self._generate = handle.options(stream=True, method_name="generate")
-        self._describe = handle.options(method_name="describe")
+        self._handle = handle
         self._describing: asyncio.Task[EngineInfo] | None = None
+
+    # Options start a handle's router, which belongs to the event loop that runs at that moment: not in __init__.
+    @cached_property
+    def _generate(self) -> Any:
+        return self._handle.options(stream=True, method_name="generate")
+
+    @cached_property
+    def _describe(self) -> Any:
+        return self._handle.options(method_name="describe")
 
     @property
     def info(self) -> EndpointInfo:
@@ -92,7 +101,7 @@ class ServeEndpoint:
             await batches.aclose()
 
     async def _batches(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
-        response: Any = self._generate.remote(request)
+        response = self._generate.remote(request)
         # Until the first item is there, the call may be assigned in the very instant in which it is cancelled, and
         # Serve would forget to cancel it. So the reader of the first item is a task of its own that sees this through.
         first = asyncio.ensure_future(_next_batch(response))
