@@ -6,12 +6,15 @@ import numpy as np
 
 from actors.engines.profiles import CloudProfile, load_profile
 from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
+from serve_app.core.cost import Regime as CoreRegime
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.core.planner import PlannerConfig
 from serve_app.settings import (
     AppSettings,
     EndpointPrice,
     EngineSettings,
     LiveSettings,
+    Regime,
     ShapedEngineSettings,
     SimulatedEngineSettings,
 )
@@ -47,3 +50,9 @@ def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
             price.input_usd_per_mtok / 1e6 + energy.prefill, price.output_usd_per_mtok / 1e6 + energy.decode
         )
     return CostModel(units)
+
+
+def planner_config(live: LiveSettings) -> PlannerConfig:
+    policy = live.policy
+    regime = None if live.regime is Regime.AUTO else CoreRegime(live.regime.value)
+    return PlannerConfig(policy.name, regime, policy.budget, policy.tail_share, policy.refit_seconds, policy.window)

@@ -14,9 +14,8 @@ from serve_app.core.budget import TokenBudget
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
 from serve_app.ingress import HttpApp, build_http_app, effective_http_host
-from serve_app.planning import planner_config
 from serve_app.core.planner import Planner
-from serve_app.priors import cost_model, prior_profile
+from serve_app.priors import cost_model, planner_config, prior_profile
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import LocalState

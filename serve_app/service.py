@@ -136,11 +136,10 @@ class StreamService:
     def learn(self, request: ClientRequest, session: StreamSession, reservation: Reservation | None) -> None:
         """Settle the budget and let the estimates see what happened. Runs once per stream, when it is over."""
         planner = self._state.planner
-        now = asyncio.get_running_loop().time()
         for leg in session.legs:
             if leg.ttft is not None and leg.handoff is None:
                 queued = leg.receipt.queued if leg.receipt else 0.0
-                planner.observe_first_token(leg.info.id, session.prompt_tokens, leg.ttft - queued, now)
+                planner.observe_first_token(leg.info.id, session.prompt_tokens, leg.ttft - queued)
         if session.winner is not None:
             exact = session.prompt_tokens
             self._state.estimator(request.model).learn(request.prompt, exact)

@@ -45,11 +45,6 @@ class OutputLengths:
             self._tail_sums.append(self._tail_sums[-1] + length)
         self._mean = self._tail_sums[-1] / len(self._sorted)
 
-    @classmethod
-    def exponential(cls, mean: float, count: int = 20) -> OutputLengths:
-        """A guess before anything was seen: ``count`` quantiles of an exponential distribution."""
-        return cls(exponential_quantiles(mean, count))
-
     def expected_remaining(self, accepted: int, max_tokens: int) -> float:
         """Mean residual life at ``accepted`` tokens, capped by what ``max_tokens`` leaves (paper 7).
 
@@ -61,4 +56,5 @@ class OutputLengths:
 
 
 def exponential_quantiles(mean: float, count: int) -> list[int]:
+    """A guess before anything was seen: ``count`` equally likely lengths, exponentially distributed."""
     return [max(1, round(-mean * math.log(1 - (rank + 0.5) / count))) for rank in range(count)]

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from serve_app.core.cost import CostModel
 from serve_app.core.legs import Leg, LegOutcome, LegReason
 from serve_app.core.session import StreamSession
-from serve_app.core.stats import delay_num, perceived_tbts, percentile, qoe
+from serve_app.core.stats import delay_num, gaps, perceived_tbts, percentile, qoe
 
 
 class LegReport(TypedDict):
@@ -63,14 +63,16 @@ def leg_report(leg: Leg, session: StreamSession, costs: CostModel) -> LegReport:
     )
 
 
-def build_report(session: StreamSession, costs: CostModel, *, notional: bool, expected_ttft: float = 1.0) -> dict[str, Any]:
+def build_report(
+    session: StreamSession, costs: CostModel, *, notional: bool, expected_ttft: float = 1.0
+) -> dict[str, Any]:
     """``expected_ttft``: seconds, the QoE's expectation (Andes)."""
     legs = [leg_report(leg, session, costs) for leg in session.legs]
     shown = [arrival - session.opened_at for arrival in session.buffer.arrivals]
     rate = session.config.rate
     moved = [record for record in session.migrations if record.reason is not LegReason.RESUME]
     completed = [record for record in moved if record.outcome == "completed"]
-    tbts = perceived_tbts(shown, rate) if rate is not None else [b - a for a, b in zip(shown, shown[1:], strict=False)]
+    tbts = perceived_tbts(shown, rate) if rate is not None else gaps(shown)
     return {
         "policy": session.plan.policy,
         "reason": session.plan.reason,
@@ -115,7 +117,7 @@ def build_report(session: StreamSession, costs: CostModel, *, notional: bool, ex
 
 
 def _hedge(session: StreamSession) -> str:
-    """"none": nothing was planned beside the first launch; "not_needed": it answered before the wait was over."""
+    """ "none": nothing was planned beside the first launch; "not_needed": it answered before the wait was over."""
     if len(session.plan.launches) < 2:
         return "none"
     fired = any(leg.reason is LegReason.HEDGE for leg in session.legs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def shown_times(arrivals: Sequence[float], rate: float) -> list[float]:
@@ -17,7 +18,7 @@ def perceived_tbts(arrivals: Sequence[float], rate: float) -> list[float]:
 
 
 def gaps(times: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def delay_num(arrivals: Sequence[float], rate: float, after: int) -> int:

@@ -1,8 +1,8 @@
 """One GGUF behind both endpoints, greedy: a migration must not change the text.
 
 Evaluated token by token the text is byte for byte that of the run without migration. With normal batches a prefill
-rounds differently from a decode, so near-ties may flip; then the text is the accepted tokens followed by what the target
-itself continues from exactly those.
+rounds differently from a decode, so near-ties may flip; then the text is the accepted tokens followed by what the
+target itself continues from exactly those.
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""A shipped configuration as a StreamService over real replicas in this process: everything but Ray and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from actors.engines.base import Engine
+from actors.engines.factory import make_engine
+from actors.handles import expected_info
+from actors.replica import EndpointReplica
+from serve_app.core.budget import TokenBudget
+from serve_app.core.errors import EndpointFault
+from serve_app.core.model import ChatPrompt, EndpointInfo, GenerationRequest, Message, Sampling, StreamItem, TokenChunk
+from serve_app.core.planner import Planner
+from serve_app.priors import cost_model, planner_config, prior_profile
+from serve_app.service import StreamService
+from serve_app.settings import AppSettings, EngineSettings, LiveSettings
+from serve_app.state import LocalState
+from serve_app.streams import ClientRequest, Outcome
+from serve_app.telemetry import Telemetry
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+MakeEngine = Callable[[EngineSettings, int], Engine]
+
+
+class ReplicaEndpoint:
+    """A replica as an endpoint, without the hop."""
+
+    def __init__(self, info: EndpointInfo, replica: EndpointReplica) -> None:
+        self.info = info
+        self.replica = replica
+
+    async def describe(self) -> None:
+        engine = await self.replica.describe()
+        self.info = replace(
+            self.info,
+            model=engine.model,
+            vocabulary=engine.vocabulary,
+            context_length=engine.context_length,
+            continues_by=engine.continues_by,
+            can_park=engine.can_park,
+            imitates=engine.imitates,
+        )
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        index = request.handoff.next_index if request.handoff else 0
+        batches = self.replica.generate(request)
+        try:
+            async for batch in batches:
+                for item in batch or [TokenChunk(index, "", count=0)]:
+                    if isinstance(item, TokenChunk):
+                        index = item.index + item.count
+                    yield item
+        except StopAsyncIteration as broken:
+            raise EndpointFault("replica ended") from broken
+        finally:
+            await batches.aclose()
+
+
+@dataclass
+class LocalService:
+    service: StreamService
+    endpoints: dict[str, ReplicaEndpoint]
+    app: AppSettings
+    live: LiveSettings
+
+    async def ask(self, words: int, number: int, max_tokens: int = 120, **fields: Any) -> tuple[str, Outcome]:
+        """One chat request whose prompt has about ``words`` tokens, read to its end."""
+        content = " ".join(f"w{number}x{i}" for i in range(words))
+        request = ClientRequest(
+            request_id=f"r{number}",
+            model=self.service.models()[0],
+            prompt=ChatPrompt((Message("user", content),)),
+            sampling=Sampling(max_tokens=max_tokens, temperature=0.0),
+            consumption_rate=self.live.reader.consumption_rate,
+            delivery=self.live.reader.delivery,
+        )
+        stream = await self.service.open(replace(request, **fields))
+        try:
+            text = "".join([delta.text async for delta in stream])
+            return text, stream.outcome
+        finally:
+            await stream.aclose()
+
+
+def read_config(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``args`` and the router's ``user_config`` of a shipped YAML."""
+    document = yaml.safe_load((CONFIGS / name).read_text())
+    (application,) = document["applications"]
+    (router,) = application["deployments"]
+    return application["args"], router["user_config"]
+
+
+async def local_service(args: dict[str, Any], user_config: dict[str, Any], make: MakeEngine = make_engine) -> LocalService:
+    app, live = AppSettings.model_validate(args), LiveSettings.model_validate(user_config)
+    endpoints = {
+        name: ReplicaEndpoint(expected_info(name, settings), EndpointReplica(name, settings, 1, make))
+        for name, settings in app.endpoints.items()
+    }
+    for endpoint in endpoints.values():
+        await endpoint.describe()
+    planner = Planner(
+        planner_config(live),
+        [endpoint.info for endpoint in endpoints.values()],
+        cost_model(app, live),
+        {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()},
+    )
+    state = LocalState(planner, TokenBudget(live.policy.budget))
+    service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry))
+    return LocalService(service, endpoints, app, live)
