@@ -111,7 +111,7 @@ Deploy = Callable[..., ServeEndpoint]
 
 
 @pytest.fixture
-def deploy(ray_session: RaySession) -> Iterator[Deploy]:
+def deploy(ray_session: RaySession, request: pytest.FixtureRequest) -> Iterator[Deploy]:
     from ray import serve
 
     names: list[str] = []
@@ -129,7 +129,8 @@ def deploy(ray_session: RaySession) -> Iterator[Deploy]:
             queue=queue,
             placement=PlacementSettings(num_cpus=0.1, replicas=replicas),
         )
-        name = f"phone{len(names)}"
+        # A name of its own: a handle to a second application of the same name never learns of its replicas.
+        name = f"{request.node.name}_{len(names)}"
         deployment = serve.deployment(EndpointReplica).options(**deployment_options(settings, shutdown_timeout=0.1))
         names.append(name)
         handle = serve.run(deployment.bind("phone", settings, 1, make), name=name, route_prefix=None)
