@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from serve_app.core.legs import Leg, LegOutcome
@@ -14,11 +14,15 @@ MOST_FAILURES = 2
 
 
 class Candidates(Mapping[EndpointId, EndpointInfo]):
-    """The endpoints one request may use, best first. Nothing outside it is ever started."""
+    """The endpoints one request may use, best first. Nothing outside it is ever started.
 
-    def __init__(self, eligible: Sequence[EndpointInfo], mover: Mover) -> None:
+    ``park``: this request may move as planned, so the loser of its race may keep its prefill.
+    """
+
+    def __init__(self, eligible: Sequence[EndpointInfo], mover: Mover, *, park: bool) -> None:
         self._infos = {info.id: info for info in eligible}
         self._mover = mover
+        self._park = park and mover.mode is not None
 
     def __getitem__(self, endpoint: EndpointId) -> EndpointInfo:
         return self._infos[endpoint]
@@ -30,15 +34,23 @@ class Candidates(Mapping[EndpointId, EndpointInfo]):
         return len(self._infos)
 
     def moves(
-        self, source: EndpointInfo, legs: Sequence[Leg], state: StreamState, *, barred: bool
+        self,
+        source: EndpointInfo,
+        legs: Sequence[Leg],
+        state: StreamState,
+        *,
+        barred: bool,
+        parked: Container[EndpointId] = (),
     ) -> list[MigrationDecision]:
-        """A verdict for every other endpoint; the one to act on, if any, comes first. ``barred``: no move is left."""
+        """A verdict for every other endpoint; the one to act on, if any, comes first.
+
+        ``barred``: no move is left. ``parked``: endpoints that still keep this prompt's prefill.
+        """
         decisions = []
         for target in self._infos.values():
             if target.id == source.id:
                 continue
-            parked = any(leg.info.id == target.id and leg.outcome is LegOutcome.PARKED for leg in legs)
-            decision = self._mover.consider(source, target, state, prefilled=parked)
+            decision = self._mover.consider(source, target, state, prefilled=target.id in parked)
             if decision.verdict is Verdict.GO and barred:
                 decision = replace(decision, verdict=Verdict.LIMIT)
             elif decision.verdict is Verdict.GO and failures(target.id, legs):
@@ -46,9 +58,9 @@ class Candidates(Mapping[EndpointId, EndpointInfo]):
             decisions.append(decision)
         return sorted(decisions, key=lambda d: (d.verdict is not Verdict.GO, d.overhead - d.saving))
 
-    def may_move(self, source: EndpointInfo, target: EndpointInfo, moves_left: int) -> bool:
-        """A planned move from ``source`` to ``target`` is conceivable."""
-        return moves_left > 0 and self._mover.mode is not None and self._mover.is_cheaper(target.id, source.id)
+    def may_park(self, loser: EndpointInfo, rivals: Sequence[EndpointId]) -> bool:
+        """A planned move to ``loser`` from one of its ``rivals`` is conceivable, so its prefill is worth keeping."""
+        return self._park and loser.can_park and any(self._mover.is_cheaper(loser.id, rival) for rival in rivals)
 
     def rescuer(self, legs: Sequence[Leg], state: StreamState) -> EndpointInfo | None:
         """Who may carry on after a failure: fewest failures first, then whoever can hold the whole answer."""

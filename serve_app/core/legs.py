@@ -68,6 +68,14 @@ class Leg:
         """Seconds from the leg's start to its first content token."""
         return None if self.first_token is None else self.first_token - self.started
 
+    def is_parked(self, now: float, seconds: float) -> bool:
+        """It lost, and its endpoint still keeps the prefill, which it does for ``seconds``."""
+        return self.outcome is LegOutcome.PARKED and self.ended is not None and now < self.ended + seconds
+
+    def admit(self, receipt: Receipt, now: float) -> None:
+        self.receipt = receipt
+        self.last_item = now
+
     def record(self, chunk: TokenChunk, now: float) -> None:
         self.last_item = now
         self.tokens += chunk.count

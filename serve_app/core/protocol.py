@@ -10,7 +10,9 @@ from typing import TypeAlias
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import (
     AttemptId,
+    ContinuesBy,
     EndpointId,
+    EndpointInfo,
     FinishReason,
     Handoff,
     Pace,
@@ -48,6 +50,14 @@ class SessionConfig:
     idle_timeout: float = 5.0
     stream_timeout: float = 600.0
     park_seconds: float = 30.0
+
+    def pace(self, info: EndpointInfo, lead: int, backlog: int) -> Pace:
+        """For a leg that starts now at ``info``. ``lead``: unread tokens; ``backlog``: undelivered ones."""
+        if self.rate is not None:
+            return Pace(self.rate, self.ahead_tokens // 2, self.slack, self.hold, float(lead))
+        # A leg that cannot be resumed must not pause.
+        resumable = info.continues_by is not ContinuesBy.NO
+        return Pace(None, max(1, self.ahead_tokens - backlog) if resumable else self.max_tokens, self.slack)
 
 
 @dataclass(frozen=True, slots=True)

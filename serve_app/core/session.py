@@ -35,7 +35,6 @@ from serve_app.core.model import (
     FinishReason,
     Handoff,
     Launch,
-    Pace,
     TokenChunk,
 )
 from serve_app.core.protocol import (
@@ -74,7 +73,7 @@ class StreamSession:
         self.winner: Leg | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
-        self._candidates = Candidates(eligible, mover)
+        self._candidates = Candidates(eligible, mover, park=config.max_planned > 0 and config.rate is not None)
         self._mover = mover
         self._pending: list[Launch] = sorted(plan.launches, key=lambda launch: launch.delay)
         self._owner: Leg | None = None
@@ -118,10 +117,12 @@ class StreamSession:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event; return the commands it causes, in order. After Close there are none."""
+        if isinstance(event, ChunkArrived):
+            self.leg(event.attempt).record(event.chunk, now)
+        elif isinstance(event, Accepted):
+            self.leg(event.attempt).admit(event.receipt, now)
         if self.phase is not Phase.CLOSED:
             self._dispatch(event, now)
-        elif isinstance(event, ChunkArrived):
-            self.leg(event.attempt).tokens += event.chunk.count
         commands, self._commands = self._commands, []
         return commands
 
@@ -132,10 +133,8 @@ class StreamSession:
                 self._launch_due(now)
             case Woke():
                 self._woke(now)
-            case Accepted(attempt, receipt):
-                leg = self.leg(attempt)
-                leg.receipt, leg.last_item = receipt, now
-                if leg is self._target:
+            case Accepted(attempt):
+                if (leg := self.leg(attempt)) is self._target:
                     self.migrations[-1].accepted_after = now - leg.started
             case ChunkArrived(attempt, chunk):
                 self._chunk(self.leg(attempt), chunk, now)
@@ -147,12 +146,11 @@ class StreamSession:
                 if self.phase is Phase.PAUSED:
                     self._resume_if_wanted(now)
             case ClientLeft():
-                self._close(Close(), now, LegOutcome.CANCELLED)
+                self._close(Close(), now)
 
     def _woke(self, now: float) -> None:
         if now >= self.opened_at + self.config.stream_timeout:
-            limit = self.config.stream_timeout
-            error = EndpointTimeout(f"the stream exceeded its limit of {limit:g} s", self.owner or "")
+            error = EndpointTimeout(f"the stream exceeded its {self.config.stream_timeout:g} s", self.owner or "")
             self._close(Close(error=error), now)
             return
         if (dry := self._dry_at()) is not None and now >= dry:
@@ -172,17 +170,14 @@ class StreamSession:
             self._launch_next(now)
 
     def _launch_next(self, now: float) -> None:
-        launch = self._pending.pop(0)
-        self._start(launch.endpoint, LegReason.HEDGE if self.legs else LegReason.DISPATCH, now)
+        self._start(self._pending.pop(0).endpoint, LegReason.HEDGE if self.legs else LegReason.DISPATCH, now)
 
     def _won(self, winner: Leg, now: float) -> None:
         self._pending.clear()
         self.winner = self._owner = winner
         self.phase = Phase.DECODE
-        for loser in self.legs:
-            if loser is winner or not loser.live:
-                continue
-            if loser.info.can_park and self._candidates.may_move(winner.info, loser.info, self.config.max_planned):
+        for loser in [leg for leg in self.legs if leg.live and leg is not winner]:
+            if self._candidates.may_park(loser.info, [winner.info.id]):
                 self._cancel(loser, LegOutcome.PARKED, now)
             elif loser.info.kind is EndpointKind.CLOUD:
                 loser.watched = True
@@ -190,24 +185,24 @@ class StreamSession:
                 self._cancel(loser, LegOutcome.LOST, now)
 
     def _prefill_failed(self, leg: Leg, error: DiscoError, now: float) -> None:
-        if any(other.live for other in self.legs):
-            return
-        if self._pending:
-            self._launch_next(now)
-            return
         tried = [other.info.id for other in self.legs]
         untried = [name for name in self._candidates if name not in tried]
         retry_same = isinstance(error, EndpointError) and tried.count(leg.info.id) == 1
-        if self._rescues < self.config.max_rescues and (untried or retry_same):
+        if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong):
+            self._close(Close(error=error), now)
+        elif any(other.live for other in self.legs):
+            pass
+        elif self._pending:
+            self._launch_next(now)
+        elif self._rescues < self.config.max_rescues and (untried or retry_same):
             self._rescues += 1
             self._start(untried[0] if untried else leg.info.id, LegReason.RETRY, now)
-            return
-        self._close(Close(error=self._first_error), now)
+        else:
+            self._close(Close(error=self._first_error), now)
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
     def _chunk(self, leg: Leg, chunk: TokenChunk, now: float) -> None:
-        leg.record(chunk, now)
         if not leg.live:
             return
         if leg.watched:
@@ -282,9 +277,11 @@ class StreamSession:
         if leg is self._target:
             self._take_over(leg, now)
             self._complete(leg, finish, now)
+        elif any(other.live for other in self.legs):
+            return
         elif self._pending:
             self._launch_next(now)
-        elif not any(other.live for other in self.legs):
+        else:
             self.winner = leg
             self._complete(leg, finish, now)
 
@@ -299,23 +296,23 @@ class StreamSession:
         leg.end(LegOutcome.FAILED, now)
         if leg.watched:
             return
-        self._first_error = self._first_error or error
-        if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong):
-            self._close(Close(error=error), now)
-        elif self.phase is Phase.PREFILL:
+        if self._first_error is None or isinstance(self._first_error, PromptTooLong):
+            self._first_error = error
+        if self.phase is Phase.PREFILL:
             self._prefill_failed(leg, error, now)
         elif leg is self._target:
-            self._target_failed(now)
+            self._target_failed(leg, now)
         elif leg is self._owner:
             self._owner = None
             self._stash = Stash()
             if self._target is None:
                 self._rescue(now)
 
-    def _target_failed(self, now: float) -> None:
+    def _target_failed(self, leg: Leg, now: float) -> None:
         self.migrations[-1].outcome = "failed"
         self._target = None
-        self._planned = self.config.max_planned
+        if leg.reason is LegReason.MIGRATION:
+            self._planned = self.config.max_planned
         if self._owner is not None:
             self._back_to_source(now)
         else:
@@ -352,7 +349,8 @@ class StreamSession:
 
     def _maybe_migrate(self, source: Leg, now: float) -> None:
         barred = self._planned >= self.config.max_planned
-        decisions = self._candidates.moves(source.info, self.legs, self._state(now), barred=barred)
+        parked = [leg.info.id for leg in self.legs if leg.is_parked(now, self.config.park_seconds)]
+        decisions = self._candidates.moves(source.info, self.legs, self._state(now), barred=barred, parked=parked)
         self.verdicts.update({decision.target: decision for decision in decisions})
         if not decisions or decisions[0].verdict is not Verdict.GO:
             return
@@ -363,13 +361,14 @@ class StreamSession:
         self._hand_over(self._candidates[decisions[0].target], LegReason.MIGRATION, now)
 
     def _state(self, now: float) -> StreamState:
+        b = self.buffer
         return StreamState(
-            prompt_tokens=self.prompt_tokens,
-            accepted=self.buffer.accepted,
-            max_tokens=self.config.max_tokens,
-            lead=self.buffer.lead(now),
-            rate=self.config.rate,
-            open_character=self.buffer.open_tokens > 0,
+            self.prompt_tokens,
+            b.accepted,
+            self.config.max_tokens,
+            b.lead(now),
+            b.rate,
+            open_character=b.open_tokens > 0,
         )
 
     def _hand_over(self, target: EndpointInfo, reason: LegReason, now: float) -> None:
@@ -391,8 +390,7 @@ class StreamSession:
     # --- a reader that does not keep up -------------------------------------------------------------------------
 
     def _reader_stopped(self, leg: Leg) -> bool:
-        limit = self.config.ahead_tokens * 3 // 4
-        return leg.info.continues_by is not ContinuesBy.NO and self.buffer.backlog >= limit
+        return leg.info.continues_by is not ContinuesBy.NO and self.buffer.backlog >= self.config.ahead_tokens * 3 // 4
 
     def _pause(self, leg: Leg, now: float) -> None:
         if leg.live:
@@ -410,18 +408,14 @@ class StreamSession:
 
     def _start(self, endpoint: EndpointId, reason: LegReason, now: float, handoff: Handoff | None = None) -> Leg:
         info = self._candidates[endpoint]
+        rivals = [other.info.id for other in self.legs if other.live] + [launch.endpoint for launch in self._pending]
         leg = Leg(f"{self.request_id}-{len(self.legs)}-{endpoint}", info, reason, now, handoff, last_item=now)
         self.legs.append(leg)
-        park = self.config.park_seconds if info.can_park and handoff is None and len(self.plan.launches) > 1 else 0.0
+        park = self.config.park_seconds if handoff is None and self._candidates.may_park(info, rivals) else 0.0
         remaining = self.config.max_tokens - leg.next_index
-        self._commands.append(StartStream(leg.attempt, endpoint, remaining, self._pace(now), handoff, park))
+        pace = self.config.pace(info, self.buffer.lead(now), self.buffer.backlog)
+        self._commands.append(StartStream(leg.attempt, endpoint, remaining, pace, handoff, park))
         return leg
-
-    def _pace(self, now: float) -> Pace:
-        rate, ahead = self.config.rate, self.config.ahead_tokens // 2
-        if rate is None:
-            return Pace(None, max(1, self.config.ahead_tokens - self.buffer.backlog), self.config.slack)
-        return Pace(rate, ahead, self.config.slack, self.config.hold, float(self.buffer.lead(now)))
 
     def _emit(self, release: Release, leg: Leg) -> None:
         if release.text or release.count:
@@ -433,10 +427,12 @@ class StreamSession:
             self._cancel(leg, LegOutcome.COMPLETED, now)
         self._close(Close(finish), now)
 
-    def _close(self, close: Close, now: float, outcome: LegOutcome = LegOutcome.LOST) -> None:
+    def _close(self, close: Close, now: float) -> None:
         for leg in self.legs:
             if leg.live:
-                self._cancel(leg, outcome, now)
+                self._cancel(leg, LegOutcome.LOST if leg.watched else LegOutcome.CANCELLED, now)
+        if self._target is not None:
+            self.migrations[-1].outcome = "cancelled"
         self._pending.clear()
         self._owner = self._target = None
         self.phase = Phase.CLOSED
