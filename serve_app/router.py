@@ -45,7 +45,7 @@ class DiscoRouter:
             {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()},
         )
         self._state = LocalState(planner, TokenBudget(live.policy.budget))
-        self._telemetry = Telemetry(app.telemetry)
+        self._telemetry = Telemetry(app.telemetry, "disco-router")
         self.service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
         self._readiness = {name: EndpointState(False, "starting") for name in self._endpoints}
         self._watchers = {asyncio.create_task(self._watch(name)) for name in self._endpoints}

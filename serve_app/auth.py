@@ -1,0 +1,45 @@
+"""Who may talk to the router. Without API keys, only this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from serve_app.core.errors import AccessDenied
+from serve_app.settings import AccessSettings
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a listening address is reachable from this machine alone; None, an unknown address, is not."""
+    if host is None:
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(header: str) -> str:
+    """The Host header without its port."""
+    if header.startswith("["):
+        return header[: header.find("]") + 1]
+    return header.partition(":")[0].lower()
+
+
+def check_access(access: AccessSettings, http_host: str | None, host_header: str | None) -> None:
+    """Raise AccessDenied unless the request may be served.
+
+    ``http_host`` is the address Serve listens on. The Host header is checked because a page in a browser can make any
+    name resolve to 127.0.0.1, but cannot forge that header.
+    """
+    if access.open:
+        return
+    if not is_loopback(http_host):
+        raise AccessDenied(
+            "this router has no API keys and listens beyond loopback, so it serves nobody; set http_options.host to "
+            "127.0.0.1, or access.open to true if everyone who can reach it may use it",
+            403,
+        )
+    if host_header is None or host_name(host_header) not in access.allowed_hosts:
+        raise AccessDenied("the Host header names no host in access.allowed_hosts", 403)

@@ -1,0 +1,57 @@
+"""The one table from errors to HTTP."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from serve_app.core.errors import (
+    AccessDenied,
+    DiscoError,
+    EndpointFault,
+    EndpointTimeout,
+    EndpointUnavailable,
+    InvalidRequest,
+    Overloaded,
+    UnknownModel,
+)
+
+#: Most specific first: (error, status, OpenAI's ``type``).
+_TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
+    (UnknownModel, 404, "invalid_request_error"),
+    (InvalidRequest, 400, "invalid_request_error"),
+    (Overloaded, 429, "rate_limit_error"),
+    (EndpointUnavailable, 503, "server_error"),
+    (EndpointTimeout, 504, "server_error"),
+    (EndpointFault, 502, "server_error"),
+)
+
+
+def status_of(error: BaseException) -> int:
+    if isinstance(error, AccessDenied):
+        return error.status
+    return next((status for kind, status, _ in _TABLE if isinstance(error, kind)), 500)
+
+
+def error_body(error: BaseException) -> dict[str, Any]:
+    """OpenAI's error object, with ``retryable`` added. An unexpected exception tells nothing about itself."""
+    if not isinstance(error, DiscoError):
+        return plain_error("the router failed; its log has the request's id", "server_error", "internal_error")
+    if isinstance(error, AccessDenied):
+        kind = "authentication_error" if error.status == 401 else "permission_error"
+    else:
+        kind = next((name for cls, _, name in _TABLE if isinstance(error, cls)), "server_error")
+    param = error.param if isinstance(error, InvalidRequest) else None
+    return plain_error(error.message, kind, error.code, param, retryable=error.retryable)
+
+
+def plain_error(
+    message: str, kind: str, code: str, param: str | None = None, *, retryable: bool = False
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, "retryable": retryable}}
+
+
+def error_headers(error: BaseException) -> dict[str, str]:
+    if isinstance(error, Overloaded):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after)))}
+    return {}
