@@ -16,7 +16,8 @@ from actors.leg import Leg
 from actors.slots import Slots
 from serve_app.core.errors import DiscoError, EndpointError, EndpointFault, EndpointUnavailable
 from serve_app.core.model import EndpointId, GenerationRequest, Receipt, StreamItem
-from serve_app.settings import EndpointSettings, EngineSettings
+from serve_app.settings import EndpointSettings, EngineSettings, TelemetrySettings
+from serve_app.telemetry import Telemetry
 
 # Seconds an aborted generation may take to stop before Serve is told to replace the replica.
 STUCK_AFTER = 30.0
@@ -33,10 +34,12 @@ class EndpointReplica:
         self,
         endpoint: EndpointId,
         settings: EndpointSettings,
+        telemetry: TelemetrySettings | None = None,
         threads: int = 1,
         make: Callable[[EngineSettings, int, int], Engine] = make_engine,
     ) -> None:
         self._endpoint = endpoint
+        self._telemetry = Telemetry(telemetry or TelemetrySettings(), f"disco-endpoint-{endpoint}")
         self._make = partial(make, settings.engine, settings.slots, threads)
         self._slots = Slots(settings.slots, settings.queue)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
@@ -56,12 +59,28 @@ class EndpointReplica:
         if any(leg.stopping_since is not None and now - leg.stopping_since > STUCK_AFTER for leg in self._legs):
             raise EndpointUnavailable("an aborted generation does not stop", self._endpoint)
 
+    def __del__(self) -> None:
+        """Serve calls it when the replica goes: the last spans are exported."""
+        self._telemetry.shutdown()
+
     async def close(self) -> None:
         if self._engine is not None:
             await self._engine.close()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
         """Batches of items in the order of ``Endpoint.generate``; an empty batch is a sign of life."""
+        span = self._telemetry.start_worker(request.trace, self._endpoint, request.attempt_id)
+        try:
+            async with aclosing(self._admitted(request)) as batches:
+                async for batch in batches:
+                    yield batch
+        except DiscoError as error:
+            span.set_attribute("error.type", error.code)
+            raise
+        finally:
+            span.end()
+
+    async def _admitted(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         await self._slots.acquire()

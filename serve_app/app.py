@@ -8,7 +8,7 @@ from ray.serve import Application
 
 from actors.placement import deployment_options
 from actors.replica import EndpointReplica
-from actors.threads import available_cores, llama_settings, threads_per_engine
+from actors.threads import available_cores, threads_per_engine
 from serve_app.router import DiscoRouter
 from serve_app.settings import AppSettings
 
@@ -19,19 +19,17 @@ ROUTER_HEADROOM = 64
 
 def build_app(args: AppSettings) -> Application:
     """One deployment per endpoint, and the router that is handed all of their handles."""
-    shared = threads_per_engine(args.endpoints.values(), available_cores())
+    threads = threads_per_engine(args.endpoints.values(), available_cores())
     handles = {}
     for name, endpoint in args.endpoints.items():
-        engine = llama_settings(endpoint)
-        threads = engine.threads if engine is not None and engine.threads is not None else shared
-        deployment = serve.deployment(EndpointReplica).options(name=f"endpoint-{name}", **deployment_options(endpoint))
-        handles[name] = deployment.bind(name, endpoint, threads)
-    router = serve.deployment(serve.ingress()(DiscoRouter)).options(
+        deployment = serve.deployment(name=f"endpoint-{name}", **deployment_options(endpoint))(EndpointReplica)
+        handles[name] = deployment.bind(name, endpoint, args.telemetry, threads)
+    router = serve.deployment(
         name="DiscoRouter",
         num_replicas=args.router.replicas,
         ray_actor_options={"num_cpus": args.router.num_cpus},
         max_ongoing_requests=args.router.max_streams + ROUTER_HEADROOM,
         graceful_shutdown_timeout_s=5.0,
         user_config={},
-    )
+    )(serve.ingress()(DiscoRouter))
     return router.bind(args, handles)

@@ -34,7 +34,7 @@ from serve_app.core.protocol import (
 )
 from serve_app.core.session import StreamSession
 
-#: Paced text goes out when its first token is due within this share of the slack, with all that is due within the slack.
+#: Paced text goes out when its first token is due within this share of the slack, with all that is due within it.
 PACED_MARGIN = 0.25
 
 
@@ -219,4 +219,3 @@ class StreamDriver:
             more = self._outbox.popleft()
             emit = Emit(emit.index, emit.count + more.count, emit.text + more.text, emit.endpoint)
         return emit
-

@@ -34,7 +34,9 @@ class Metrics:
             "gen_ai_client_token_usage", "Tokens", ["model", "token_type"], buckets=_TOKENS, registry=registry
         )
         self._wins = Counter("disco_wins", "First tokens by endpoint", ["endpoint"], registry=registry)
-        self._hedges = Counter("disco_hedges", "Plans by what became of the second launch", ["hedge"], registry=registry)
+        self._hedges = Counter(
+            "disco_hedges", "Plans by what became of the second launch", ["hedge"], registry=registry
+        )
         self._migrations = Counter("disco_migrations", "Handoffs", ["reason", "outcome"], registry=registry)
         self._delayed = Counter("disco_delayed_tokens", "Tokens late after a migration (delay_num)", registry=registry)
         self._cost = Counter("disco_cost_usd", "Cost of all legs", ["endpoint"], registry=registry)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
 from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
 
 from actors.handles import ServeEndpoint, expected_info
 from serve_app.core.budget import TokenBudget
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
-from serve_app.ingress import HttpApp, build_http_app, effective_http_host
 from serve_app.core.planner import Planner
+from serve_app.ingress import Surface, build_http_app
 from serve_app.priors import cost_model, planner_config, prior_profile
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import LocalState
-from serve_app.streams import EndpointState, Readiness
+from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
 from serve_app.telemetry import Telemetry
-
-logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at an endpoint that does not answer yet, and at one that does.
 RETRY_PERIOD = 1.0
@@ -46,19 +45,29 @@ class DiscoRouter:
         )
         self._state = LocalState(planner, TokenBudget(live.policy.budget))
         self._telemetry = Telemetry(app.telemetry, "disco-router")
-        self.service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
+        self._service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
         self._readiness = {name: EndpointState(False, "starting") for name in self._endpoints}
         self._watchers = {asyncio.create_task(self._watch(name)) for name in self._endpoints}
-        self._http: HttpApp | None = None
+        self._http_host: str | None = None
 
-    def __serve_build_asgi_app__(self) -> HttpApp:
-        self._http = build_http_app(self.service, self.readiness, self._app, effective_http_host())
-        return self._http
+    def __serve_build_asgi_app__(self) -> Starlette:
+        """Called by Serve after the constructor."""
+        return build_http_app(
+            Surface(self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown)
+        )
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def open(self, request: ClientRequest) -> TextStream:
+        return await self._service.open(request)
+
+    def models(self) -> Sequence[str]:
+        return self._service.models()
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls it before the first request, too."""
+        self._http_host = await effective_http_host()
         live = LiveSettings.model_validate(user_config)
         live.check_against(self._app)
-        self.service.live = live
+        self._service.live = live
         self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
         self._state.budget.set_share(live.policy.budget)
 
@@ -76,3 +85,11 @@ class DiscoRouter:
             else:
                 self._readiness[name] = EndpointState(True, "ready")
                 await asyncio.sleep(WATCH_PERIOD)
+
+
+async def effective_http_host() -> str | None:
+    """The address on which Serve listens for HTTP, as its controller has it; None where it does not say."""
+    controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    options = await controller.get_http_config.remote()
+    host: str | None = options.host
+    return host

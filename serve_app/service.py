@@ -69,6 +69,7 @@ class StreamService:
         except BaseException as error:
             await stream.aclose(error)
             raise
+        stream.settle()
         return stream
 
     def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:
@@ -133,8 +134,8 @@ class StreamService:
             expected_remaining=planner.expected_remaining,
         )
 
-    def learn(self, request: ClientRequest, session: StreamSession, reservation: Reservation | None) -> None:
-        """Settle the budget and let the estimates see what happened. Runs once per stream, when it is over."""
+    def learn(self, request: ClientRequest, session: StreamSession) -> None:
+        """Let the estimates see what happened. Runs once per stream, when it is over."""
         planner = self._state.planner
         for leg in session.legs:
             if leg.ttft is not None and leg.handoff is None:
@@ -146,14 +147,13 @@ class StreamService:
             self._state.budget.credit(exact - session.config.prompt_tokens)
         if session.winner is not None and session.buffer.accepted:
             planner.observe_output(session.buffer.accepted)
-        if reservation is not None:
-            reservation.settle(sum(prefill_tokens(leg, session) for leg in self._on_budget(session)))
 
-    def _on_budget(self, session: StreamSession) -> list[Leg]:
-        """Legs whose prefill the budget pays for: those that dispatch put on the constrained side (paper 3)."""
+    def budgeted_tokens(self, session: StreamSession) -> int:
+        """Prompt tokens that dispatch made the constrained side prefill (paper 3)."""
         constrained = self._state.planner.constrained_kind
         dispatched = (LegReason.DISPATCH, LegReason.HEDGE, LegReason.RETRY)
-        return [leg for leg in session.legs if leg.info.kind is constrained and leg.reason in dispatched]
+        legs = [leg for leg in session.legs if leg.info.kind is constrained and leg.reason in dispatched]
+        return sum(prefill_tokens(leg, session) for leg in legs)
 
 
 class OpenStream:
@@ -204,6 +204,11 @@ class OpenStream:
         usage = Usage(session.prompt_tokens, session.buffer.accepted, exact)
         return Outcome(word, usage, build_report(session, self._costs, notional=self._notional))
 
+    def settle(self) -> None:
+        """Return what the race did not need to the budget. Only the first call counts, right after the first token."""
+        if self._reservation is not None:
+            self._reservation.settle(self._service.budgeted_tokens(self._session))
+
     async def aclose(self, error: BaseException | None = None) -> None:
         """Stop every leg, settle the budget, end the spans. Idempotent."""
         if self._over:
@@ -212,7 +217,8 @@ class OpenStream:
         try:
             await self.driver.aclose()
         finally:
-            self._service.learn(self._request, self._session, self._reservation)
+            self.settle()
+            self._service.learn(self._request, self._session)
             closed = self.driver.closed
             failure = error or (closed.error if closed else None)
             code = failure.code if isinstance(failure, DiscoError) else type(failure).__name__ if failure else None

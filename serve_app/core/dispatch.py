@@ -1,4 +1,4 @@
-"""Dispatch policies over one cloud endpoint and one device: where a request starts, and whether the other side joins."""
+"""Dispatch policies over one cloud endpoint and one device: who starts, and whether the other side joins."""
 
 from __future__ import annotations
 

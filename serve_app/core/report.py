@@ -77,6 +77,7 @@ def build_report(
         "policy": session.plan.policy,
         "reason": session.plan.reason,
         "hedge": _hedge(session),
+        "winner": session.winner.info.id if session.winner else None,
         "legs": legs,
         "migrations": [
             {
@@ -117,11 +118,12 @@ def build_report(
 
 
 def _hedge(session: StreamSession) -> str:
-    """ "none": nothing was planned beside the first launch; "not_needed": it answered before the wait was over."""
+    """What became of the second launch, if one was planned; "race": both started at once."""
     if len(session.plan.launches) < 2:
         return "none"
-    fired = any(leg.reason is LegReason.HEDGE for leg in session.legs)
-    return "fired" if fired else "not_needed"
+    if session.plan.launches[1].delay <= 0:
+        return "race"
+    return "fired" if any(leg.reason is LegReason.HEDGE for leg in session.legs) else "not_needed"
 
 
 def _round(value: float | None) -> Any:

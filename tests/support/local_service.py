@@ -26,7 +26,7 @@ from serve_app.telemetry import Telemetry
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-MakeEngine = Callable[[EngineSettings, int], Engine]
+MakeEngine = Callable[[EngineSettings, int, int], Engine]
 
 
 class ReplicaEndpoint:
@@ -97,10 +97,12 @@ def read_config(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return application["args"], router["user_config"]
 
 
-async def local_service(args: dict[str, Any], user_config: dict[str, Any], make: MakeEngine = make_engine) -> LocalService:
+async def local_service(
+    args: dict[str, Any], user_config: dict[str, Any], make: MakeEngine = make_engine
+) -> LocalService:
     app, live = AppSettings.model_validate(args), LiveSettings.model_validate(user_config)
     endpoints = {
-        name: ReplicaEndpoint(expected_info(name, settings), EndpointReplica(name, settings, 1, make))
+        name: ReplicaEndpoint(expected_info(name, settings), EndpointReplica(name, settings, threads=1, make=make))
         for name, settings in app.endpoints.items()
     }
     for endpoint in endpoints.values():
@@ -112,5 +114,5 @@ async def local_service(args: dict[str, Any], user_config: dict[str, Any], make:
         {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()},
     )
     state = LocalState(planner, TokenBudget(live.policy.budget))
-    service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry))
+    service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry, "disco-router"))
     return LocalService(service, endpoints, app, live)
