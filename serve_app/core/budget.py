@@ -6,8 +6,9 @@ from __future__ import annotations
 class TokenBudget:
     """``share`` is b. Every admitted prompt credits b of its tokens; a reservation debits all of one.
 
-    Reserving needs a positive balance, so what is spent never exceeds b of all prompt tokens by more than one prompt,
-    however many requests run at once. ``capacity``: most tokens that unused credit may pile up to.
+    Reserving needs a positive balance, so what is spent never exceeds b of all prompt tokens by more than the largest
+    prompt, however many requests run at once. Use beyond a reservation (its length was underestimated) comes on top,
+    until later requests have paid for it. ``capacity``: most tokens that unused credit may pile up to.
     """
 
     def __init__(self, share: float, capacity: float = 10_000.0) -> None:

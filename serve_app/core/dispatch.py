@@ -39,8 +39,8 @@ class WaitTime:
 
     def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:  # noqa: ARG002 - the protocol's signature
         wait = self.waits.wait(prompt_tokens)
-        why = f"w(l) for l={prompt_tokens} under b={self.budget:g}"
-        reason = f"hedge after {wait:.2f} s: {why}" if wait > 0 else f"race: no wait is affordable cheaper, {why}"
+        start = f"hedge after {wait:.2f} s" if wait > 0 else "race"
+        reason = f"{start}: w(l) for l={prompt_tokens} under b={self.budget:g}"
         return DispatchPlan((Launch(self.cloud), Launch(self.device, wait)), "disco-d", reason)
 
 

@@ -20,6 +20,8 @@ class LengthDistribution:
             raise ValueError("lengths: as many lengths as probabilities are needed, and at least one")
         if self.lengths[0] < 1 or (np.diff(self.lengths) <= 0).any():
             raise ValueError("lengths: must be positive and ascending")
+        if not (self.probabilities >= 0).all() or abs(float(self.probabilities.sum()) - 1) > 1e-9:
+            raise ValueError("probabilities: none may be negative, and together they must be 1")
 
     @classmethod
     def of_samples(cls, samples: Sequence[int]) -> LengthDistribution:

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from serve_app.core.budget import Reservation, TokenBudget
+
+
+def test_the_share_of_a_prompt_pays_for_a_share_of_the_prompts() -> None:
+    budget = TokenBudget(0.5)
+    granted = []
+    for _ in range(6):
+        budget.credit(100)
+        granted.append(budget.reserve(100) is not None)
+    assert granted == [True, False, True, False, True, False]
+
+
+def test_nothing_is_granted_before_anything_was_credited_or_with_a_share_of_zero() -> None:
+    assert TokenBudget(1.0).reserve(1) is None
+    none = TokenBudget(0.0)
+    none.credit(1000)
+    assert none.reserve(1) is None
+
+
+def test_a_share_of_one_always_grants() -> None:
+    budget = TokenBudget(1.0)
+    for tokens in (7, 4000, 1, 90):
+        budget.credit(tokens)
+        assert budget.reserve(tokens) is not None
+
+
+def test_what_was_not_used_returns_once() -> None:
+    budget = TokenBudget(0.5)
+    budget.credit(100)
+    reservation = budget.reserve(100)
+    assert reservation is not None
+    assert budget.balance == -50.0
+    reservation.settle(0)
+    reservation.settle(0)
+    reservation.settle(100)
+    assert (budget.balance, budget.spent) == (50.0, 0)
+
+
+def test_use_beyond_the_reservation_is_paid_by_later_requests() -> None:
+    budget = TokenBudget(0.5)
+    budget.credit(100)
+    reservation = budget.reserve(100)
+    assert reservation is not None
+    reservation.settle(160)
+    assert (budget.balance, budget.spent) == (-110.0, 160)
+    budget.credit(220)
+    assert budget.reserve(1) is None
+    budget.credit(2)
+    assert budget.reserve(1) is not None
+
+
+def test_unused_credit_piles_up_to_the_capacity_only() -> None:
+    budget = TokenBudget(0.5, capacity=300.0)
+    for _ in range(50):
+        budget.credit(100)
+    assert budget.balance == 300.0
+    reservation = budget.reserve(100)
+    assert reservation is not None
+    budget.credit(500)
+    reservation.settle(0)
+    assert budget.balance == 300.0
+
+
+def test_a_wrong_estimate_can_be_corrected_both_ways() -> None:
+    budget = TokenBudget(0.5)
+    budget.credit(100)
+    budget.credit(-40)
+    assert (budget.admitted, budget.balance) == (60, 30.0)
+
+
+def test_the_share_changes_for_what_is_admitted_from_then_on() -> None:
+    budget = TokenBudget(0.5)
+    budget.credit(100)
+    budget.set_share(0.1)
+    budget.credit(100)
+    assert budget.balance == pytest.approx(60.0)
+
+
+@dataclass
+class Held:
+    reservation: Reservation
+    tokens: int
+    settled: list[int] = field(default_factory=list)
+
+
+class Interleaving(RuleBasedStateMachine):
+    """Requests are admitted, run at once and end in any order, while the share changes under them."""
+
+    held: Bundle[Held] = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.3
+        self.budget = TokenBudget(self.share, capacity=500.0)
+        self.earned = 0.0
+        self.largest = 0
+        self.running: list[Held] = []
+        self.used = 0
+
+    @rule(share=st.floats(0, 1))
+    def change_share(self, share: float) -> None:
+        self.share = share
+        self.budget.set_share(share)
+
+    @rule(target=held, tokens=st.integers(1, 400))
+    def admit(self, tokens: int) -> object:
+        self.budget.credit(tokens)
+        self.earned += self.share * tokens
+        self.largest = max(self.largest, tokens)
+        reservation = self.budget.reserve(tokens)
+        if reservation is None:
+            return multiple()
+        held = Held(reservation, tokens)
+        self.running.append(held)
+        return held
+
+    @rule(held=consumes(held), part=st.floats(0, 1), again=st.booleans())
+    def end(self, held: Held, part: float, again: bool) -> None:
+        used = int(part * held.tokens)
+        held.reservation.settle(used)
+        if again:
+            held.reservation.settle(held.tokens)
+        self.running.remove(held)
+        self.used += used
+
+    @invariant()
+    def spend_is_bounded_even_if_every_running_request_uses_all(self) -> None:
+        at_worst = self.used + sum(held.tokens for held in self.running)
+        assert at_worst <= self.earned + self.largest + 1e-6
+        assert self.budget.spent == self.used
+        assert self.budget.balance <= 500.0
+
+
+TestInterleaving = Interleaving.TestCase
+
+
+@given(st.floats(0.01, 1), st.lists(st.integers(1, 500), min_size=1, max_size=300))
+def test_one_at_a_time_the_share_is_met_from_both_sides(share: float, prompts: list[int]) -> None:
+    budget = TokenBudget(share, capacity=1e9)
+    for tokens in prompts:
+        budget.credit(tokens)
+        reservation = budget.reserve(tokens)
+        if reservation is not None:
+            reservation.settle(tokens)
+    total, largest = sum(prompts), max(prompts)
+    assert share * total - 1e-6 <= budget.spent + max(0.0, budget.balance)
+    assert budget.spent <= share * total + largest + 1e-6
+    assert budget.admitted == total

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.core.lengths import LengthDistribution, OutputLengths, exponential_quantiles
+
+prompts = st.lists(st.integers(1, 4000), min_size=1, max_size=80)
+outputs = st.lists(st.integers(0, 2000), min_size=1, max_size=80)
+
+
+def test_mean_of_a_given_distribution() -> None:
+    assert LengthDistribution([10, 20, 40, 80], [0.4, 0.3, 0.2, 0.1]).mean == pytest.approx(26.0)
+
+
+@given(prompts)
+def test_every_sample_counts_the_same(samples: list[int]) -> None:
+    distribution = LengthDistribution.of_samples(samples)
+    assert distribution.mean == pytest.approx(np.mean(samples))
+    assert distribution.probabilities.sum() == pytest.approx(1.0)
+    assert distribution.lengths.tolist() == sorted(set(samples))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "probabilities", "named"),
+    [
+        ([], [], "lengths"),
+        ([10, 20], [1.0], "lengths"),
+        ([0, 20], [0.5, 0.5], "lengths"),
+        ([20, 10], [0.5, 0.5], "lengths"),
+        ([10, 10], [0.5, 0.5], "lengths"),
+        ([10, 20], [1.5, -0.5], "probabilities"),
+        ([10, 20], [0.5, math.nan], "probabilities"),
+        ([10, 20], [0.5, 0.4], "probabilities"),
+    ],
+)
+def test_impossible_distributions_are_refused(lengths: list[int], probabilities: list[float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        LengthDistribution(lengths, probabilities)
+
+
+def test_mean_residual_life_by_hand() -> None:
+    seen = OutputLengths([300, 100, 200])
+    assert seen.expected_remaining(0, 1000) == 200.0
+    assert seen.expected_remaining(99, 1000) == 101.0
+    assert seen.expected_remaining(100, 1000) == 150.0
+    assert seen.expected_remaining(250, 1000) == 50.0
+
+
+def test_beyond_the_longest_answer_the_mean_is_still_to_come() -> None:
+    assert OutputLengths([300, 100, 200]).expected_remaining(400, 1000) == 200.0
+
+
+def test_the_cap_bounds_what_remains() -> None:
+    seen = OutputLengths([300, 100, 200])
+    assert seen.expected_remaining(100, 120) == 20.0
+    assert seen.expected_remaining(120, 120) == 0.0
+
+
+def test_remaining_needs_a_past() -> None:
+    with pytest.raises(ValueError, match="samples"):
+        OutputLengths([])
+
+
+@given(outputs, st.integers(0, 2500), st.integers(0, 2500))
+def test_remaining_is_the_mean_of_the_longer_answers(samples: list[int], accepted: int, room: int) -> None:
+    remaining = OutputLengths(samples).expected_remaining(accepted, accepted + room)
+    assert 0 <= remaining <= room
+    longer = [length - accepted for length in samples if length > accepted]
+    if longer:
+        assert remaining == pytest.approx(min(room, np.mean(longer)))
+
+
+def test_the_guess_before_any_answer_is_memoryless() -> None:
+    guess = exponential_quantiles(200.0, 2000)
+    assert guess == sorted(guess)
+    assert min(guess) >= 1
+    seen = OutputLengths(guess)
+    for accepted in (0, 50, 200, 400):
+        assert seen.expected_remaining(accepted, 10_000) == pytest.approx(200, rel=0.03)
