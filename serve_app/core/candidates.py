@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from serve_app.core.legs import Leg, LegOutcome
@@ -40,17 +40,18 @@ class Candidates(Mapping[EndpointId, EndpointInfo]):
         state: StreamState,
         *,
         barred: bool,
-        parked: Container[EndpointId] = (),
+        parked: Mapping[EndpointId, float] | None = None,
     ) -> list[MigrationDecision]:
         """A verdict for every other endpoint; the one to act on, if any, comes first.
 
-        ``barred``: no move is left. ``parked``: endpoints that still keep this prompt's prefill.
+        ``barred``: no move is left. ``parked``: endpoints that keep this prompt's prefill, with the
+        seconds since they began it.
         """
         decisions = []
         for target in self._infos.values():
             if target.id == source.id:
                 continue
-            decision = self._mover.consider(source, target, state, prefilled=target.id in parked)
+            decision = self._mover.consider(source, target, state, parked=(parked or {}).get(target.id))
             if decision.verdict is Verdict.GO and barred:
                 decision = replace(decision, verdict=Verdict.LIMIT)
             elif decision.verdict is Verdict.GO and failures(target.id, legs):

@@ -94,9 +94,9 @@ class Mover:
         return self.costs.unit[target].decode < self.costs.unit[source].decode
 
     def consider(
-        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, prefilled: bool = False
+        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, parked: float | None = None
     ) -> MigrationDecision:
-        """Judge one move. ``prefilled``: the target has parked the prompt's KV, so neither time nor cost counts it."""
+        """Judge one move. ``parked``: seconds since the target began a prefill of the prompt that it still keeps."""
         if self.mode is None:
             return MigrationDecision(Verdict.OFF, target.id)
         if state.rate is None:
@@ -107,15 +107,20 @@ class Mover:
             return MigrationDecision(Verdict.CONTEXT, target.id)
         if not self.is_cheaper(target.id, source.id):
             return MigrationDecision(Verdict.NOT_CHEAPER, target.id)
-        return self._weigh(self.mode, source, target, state, prefilled)
+        return self._weigh(self.mode, source, target, state, parked)
 
     def _weigh(
-        self, mode: MigrationMode, source: EndpointInfo, target: EndpointInfo, state: StreamState, prefilled: bool
+        self, mode: MigrationMode, source: EndpointInfo, target: EndpointInfo, state: StreamState, parked: float | None
     ) -> MigrationDecision:
         assert state.rate is not None
         src, dst = self.costs.unit[source.id], self.costs.unit[target.id]
-        to_prefill = state.accepted + (0 if prefilled else state.prompt_tokens)
-        handover = handover_seconds(self.profile(target.id), to_prefill, self.network, HANDOVER_QUANTILE[mode])
+        whole = state.accepted + state.prompt_tokens
+        to_prefill = whole if parked is None else state.accepted
+        profile, quantile = self.profile(target.id), HANDOVER_QUANTILE[mode]
+        handover = handover_seconds(profile, to_prefill, self.network, quantile)
+        if parked is not None:
+            # The parked prefill may still be under way; then the handoff's tokens follow it.
+            handover = max(handover, handover_seconds(profile, whole, self.network, quantile) - parked)
         remaining = self.expected_remaining(state.accepted, state.max_tokens)
         surplus = 0.0
         if mode is MigrationMode.OVERLAP:

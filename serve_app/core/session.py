@@ -349,7 +349,8 @@ class StreamSession:
 
     def _maybe_migrate(self, source: Leg, now: float) -> None:
         barred = self._planned >= self.config.max_planned
-        parked = [leg.info.id for leg in self.legs if leg.is_parked(now, self.config.park_seconds)]
+        keep = self.config.park_seconds
+        parked = {leg.info.id: now - leg.started for leg in self.legs if leg.is_parked(now, keep)}
         decisions = self._candidates.moves(source.info, self.legs, self._state(now), barred=barred, parked=parked)
         self.verdicts.update({decision.target: decision for decision in decisions})
         if not decisions or decisions[0].verdict is not Verdict.GO:

@@ -66,7 +66,7 @@ class ForcedMover(Mover):
         object.__setattr__(self, "at", at)
 
     def consider(
-        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, prefilled: bool = False
+        self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, parked: float | None = None
     ) -> MigrationDecision:
         at: int = self.at  # type: ignore[attr-defined]
         return MigrationDecision(Verdict.GO if state.accepted >= at else Verdict.BUFFER, target.id)
