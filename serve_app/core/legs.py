@@ -54,6 +54,7 @@ class Leg:
     late: float = 0.0
     error: DiscoError | None = None
     watched: bool = False
+    cut: bool = False
 
     @property
     def live(self) -> bool:
@@ -83,9 +84,11 @@ class Leg:
         if chunk.count and self.first_token is None:
             self.first_token = now
 
-    def end(self, outcome: LegOutcome, now: float) -> None:
+    def end(self, outcome: LegOutcome, now: float, *, cut: bool = False) -> None:
+        """``cut``: it was told to stop, so it may have done more than it could report."""
         self.outcome = outcome
         self.ended = now
+        self.cut = self.cut or cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,6 @@ class EndpointKind(StrEnum):
     CLOUD = "cloud"
     DEVICE = "device"
 
-    @property
-    def other(self) -> EndpointKind:
-        return EndpointKind.DEVICE if self is EndpointKind.CLOUD else EndpointKind.CLOUD
-
 
 class ContinuesBy(StrEnum):
     """How an endpoint can carry on a text that another one began."""

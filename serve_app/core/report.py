@@ -30,10 +30,6 @@ class LegReport(TypedDict):
     error: str | None
 
 
-#: A leg cut off before its first token may have been billed less than its whole prefill.
-_CUT = {LegOutcome.LOST, LegOutcome.CANCELLED, LegOutcome.ABANDONED, LegOutcome.FAILED}
-
-
 def prefill_tokens(leg: Leg, session: StreamSession) -> int:
     """Tokens the leg had to prefill, handoff included; 0 unless a slot was given to it."""
     if leg.receipt is None:
@@ -56,11 +52,18 @@ def leg_report(leg: Leg, session: StreamSession, costs: CostModel) -> LegReport:
         tokens=leg.tokens,
         prefill_tokens=prefilled,
         cost_usd=costs.cost(leg.info.id, prefilled, leg.tokens),
-        cost_exact=leg.outcome not in _CUT or leg.receipt is None,
+        cost_exact=_exact(leg),
         outcome=leg.outcome.value,
         imitation_late_s=_round(leg.late),
         error=leg.error.code if leg.error else None,
     )
+
+
+def _exact(leg: Leg) -> bool:
+    """What was cut off or broke may have cost more than it reported. A parked prefill runs to its end all the same."""
+    if leg.receipt is None or leg.outcome is LegOutcome.PARKED:
+        return True
+    return leg.info.counts_tokens and not leg.cut and leg.outcome is not LegOutcome.FAILED
 
 
 def build_report(

@@ -13,6 +13,7 @@ source are one mechanism: a leg that starts with a Handoff and owns the stream f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from serve_app.core.buffer import OutOfOrder, Release, TokenBuffer
 from serve_app.core.candidates import Candidates
@@ -106,8 +107,7 @@ class StreamSession:
         if self.phase is Phase.CLOSED:
             return None
         times = [self.opened_at + self.config.stream_timeout]
-        if self.phase is Phase.PREFILL:
-            times.extend(self.opened_at + launch.delay for launch in self._pending)
+        times.extend(self.opened_at + launch.delay for launch in self._pending)
         times.extend(self._deadline(leg) for leg in self.legs if leg.live)
         if (dry := self._dry_at()) is not None:
             times.append(dry)
@@ -147,6 +147,8 @@ class StreamSession:
                     self._resume_if_wanted(now)
             case ClientLeft():
                 self._close(Close(), now)
+            case _:
+                assert_never(event)
 
     def _woke(self, now: float) -> None:
         if now >= self.opened_at + self.config.stream_timeout:
@@ -160,8 +162,7 @@ class StreamSession:
                 what = "first token" if leg.first_token is None else "further token"
                 self._cancel(leg, LegOutcome.FAILED, now)
                 self._failed(leg, EndpointTimeout(f"{leg.info.id}: no {what} in time", leg.info.id), now)
-        if self.phase is Phase.PREFILL:
-            self._launch_due(now)
+        self._launch_due(now)
 
     # --- prefill ------------------------------------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class StreamSession:
             self._prefill_failed(leg, error, now)
         elif leg is self._target:
             self._target_failed(leg, now)
-        elif leg is self._owner:
+        else:
             self._owner = None
             self._stash = Stash()
             if self._target is None:
@@ -314,22 +315,21 @@ class StreamSession:
         if leg.reason is LegReason.MIGRATION:
             self._planned = self.config.max_planned
         if self._owner is not None:
-            self._back_to_source(now)
+            self._back_to_source(self._owner, now)
         else:
             self._rescue(now)
 
     def _abandon(self, now: float) -> None:
         assert self._target is not None
+        assert self._owner is not None
         self.migrations[-1].outcome = "abandoned"
         self._cancel(self._target, LegOutcome.ABANDONED, now)
         self._target = None
         self._planned = self.config.max_planned
-        self._back_to_source(now)
+        self._back_to_source(self._owner, now)
 
-    def _back_to_source(self, now: float) -> None:
-        assert self._owner is not None
-        owner, stash = self._owner, self._stash
-        self._stash = Stash()
+    def _back_to_source(self, owner: Leg, now: float) -> None:
+        stash, self._stash = self._stash, Stash()
         self.phase = Phase.DECODE
         for chunk in stash.chunks:
             if self._owner is owner and self.phase is Phase.DECODE:
@@ -441,7 +441,7 @@ class StreamSession:
         self._commands.append(close)
 
     def _cancel(self, leg: Leg, outcome: LegOutcome, now: float) -> None:
-        leg.end(outcome, now)
+        leg.end(outcome, now, cut=True)
         self._commands.append(CancelStream(leg.attempt))
 
     def _deadline(self, leg: Leg) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_prefill_that_has_just_begun_saves_money_but_no_time() -> None:
 def test_a_prefill_under_way_needs_the_rest_of_its_time() -> None:
     moves = mover()
     begun = [moves.consider(CLOUD, PHONE, STATE, parked=seconds).handover for seconds in (0.0, 0.25, 0.5)]
-    assert [earlier - later for earlier, later in zip(begun, begun[1:], strict=False)] == pytest.approx([0.25, 0.25])
+    assert [earlier - later for earlier, later in pairwise(begun)] == pytest.approx([0.25, 0.25])
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(OVERLAP, 0.95), (BREAK, 1.04)])
