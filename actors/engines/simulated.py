@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from actors.engines.base import EngineInfo
@@ -31,8 +32,9 @@ _STARTS = tuple(tokenise(unit)[0] for unit in WORDS * 4 + MARKS * 4 + CHARACTERS
 class SimulatedEngine:
     """The text depends on the prompt and ``settings.seed`` alone, whoever produced the tokens so far.
 
-    Prefill costs overhead + (l + n) / R_prefill, decode 1 / R_decode per token. A prefill whose stream is closed before
-    its first token is finished and kept for ``request.park`` seconds; the next request with that prompt omits l.
+    Prefill costs overhead + (l + n) / R_prefill, decode 1 / R_decode per token. When a stream that
+    may park is closed early, its prefill is finished and kept for ``request.park`` seconds; the next request with that
+    prompt omits l.
     """
 
     def __init__(self, settings: SimulatedEngineSettings) -> None:
@@ -70,11 +72,26 @@ class SimulatedEngine:
         if parked is not None:
             pacemaker.due = max(pacemaker.due, parked.ready)
         fresh = len(writer.prompt) + len(writer.answer) - reused
-        await self._first_wait(request, writer, pacemaker, fresh)
+        prefilled = False
+        try:
+            await pacemaker.wait(self._settings.overhead + fresh / self._settings.prefill_rate)
+            prefilled = True
+            async with aclosing(self._decode(request, writer, pacemaker)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except (asyncio.CancelledError, GeneratorExit):
+            if self._settings.can_park and request.park > 0 and request.handoff is None:
+                ready = asyncio.get_running_loop().time() if prefilled else pacemaker.due
+                self._parked[writer.key] = _Parked(ready, ready + request.park)
+            raise
 
+    async def _decode(
+        self, request: GenerationRequest, writer: _Writer, pacemaker: _Pacemaker
+    ) -> AsyncGenerator[TokenChunk, None]:
         index = request.handoff.next_index if request.handoff else 0
         room = self._settings.context_length - len(writer.prompt) - len(writer.answer)
         for left in range(min(request.sampling.max_tokens, room) - 1, -1, -1):
+            await pacemaker.wait(1 / self._settings.decode_rate)
             token = writer.next_token()
             if token == EOS:
                 yield TokenChunk(index, "", count=0, open_tokens=writer.open_tokens, finish=FinishReason.STOP)
@@ -83,20 +100,6 @@ class SimulatedEngine:
             finish = None if left else FinishReason.LENGTH
             yield TokenChunk(index, text, (token,), open_tokens=writer.open_tokens, finish=finish)
             index += 1
-            await pacemaker.wait(1 / self._settings.decode_rate)
-
-    async def _first_wait(self, request: GenerationRequest, writer: _Writer, pacemaker: _Pacemaker, fresh: int) -> None:
-        prefilled = False
-        try:
-            await pacemaker.wait(self._settings.overhead + fresh / self._settings.prefill_rate)
-            prefilled = True
-            await pacemaker.wait(1 / self._settings.decode_rate)
-        except asyncio.CancelledError:
-            if self._settings.can_park and request.park > 0 and request.handoff is None:
-                now = asyncio.get_running_loop().time()
-                ready = now if prefilled else pacemaker.due
-                self._parked[writer.key] = _Parked(ready, ready + request.park)
-            raise
 
     def _take_parked(self, key: bytes, now: float) -> _Parked | None:
         self._parked = {kept: parked for kept, parked in self._parked.items() if parked.expires > now}

@@ -119,8 +119,9 @@ class Mover:
         profile, quantile = self.profile(target.id), HANDOVER_QUANTILE[mode]
         handover = handover_seconds(profile, to_prefill, self.network, quantile)
         if parked is not None:
-            # The parked prefill may still be under way; then the handoff's tokens follow it.
-            handover = max(handover, handover_seconds(profile, whole, self.network, quantile) - parked)
+            # The parked prefill may still be under way, and the new call pays the fixed part of a TTFT again.
+            begun = handover_seconds(profile, whole, self.network, quantile) - parked
+            handover = max(handover, begun + handover_seconds(profile, 0, 0.0, quantile))
         remaining = self.expected_remaining(state.accepted, state.max_tokens)
         surplus = 0.0
         if mode is MigrationMode.OVERLAP:

@@ -200,7 +200,7 @@ async def cancelled_after(asked: SimulatedEngine, seconds: float, leg: Generatio
         pytest.param(5.0, 0.3, 7.0, 0, 0.05 + 1.0 + 0.1, id="expired"),
         pytest.param(0.0, 0.3, 0.1, 0, 0.05 + 1.0 + 0.1, id="not asked to park"),
         pytest.param(5.0, 1.1, 0.1, 100, 0.05 + 0.1, id="left between prefill and first token"),
-        pytest.param(5.0, 1.3, 0.1, 0, 0.05 + 1.0 + 0.1, id="left after its first token"),
+        pytest.param(5.0, 1.3, 0.1, 100, 0.05 + 0.1, id="left after its first token"),
     ],
 )
 def test_a_cancelled_prefill_is_parked(
