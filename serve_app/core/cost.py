@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,3 +48,8 @@ def regime_of(device: UnitCost, server: UnitCost) -> Regime:
     if min(server.prefill, server.decode) > max(device.prefill, device.decode):
         return Regime.SERVER_CONSTRAINED
     return Regime.DEVICE_CONSTRAINED if device.decode > server.decode else Regime.SERVER_CONSTRAINED
+
+
+def mean_unit_cost(units: Sequence[UnitCost]) -> UnitCost:
+    """What a side's endpoints cost on average; at least one."""
+    return UnitCost(sum(u.prefill for u in units) / len(units), sum(u.decode for u in units) / len(units))

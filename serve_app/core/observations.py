@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 
-#: Observations below which the prior still takes part.
+#: Observations below which the prior completes a distribution.
 ENOUGH = 30
-#: Observations, and distinct lengths among them, below which no slope is fitted.
-ENOUGH_FOR_SLOPE = 8
-DISTINCT_FOR_SLOPE = 3
+#: Observations below which the prior takes part in a median, and below which no slope is fitted.
+ENOUGH_FOR_MEDIAN = 8
+#: Distinct prompt lengths, and the ratio of long (90 %) to short ones (10 %), below which no slope is fitted: over a
+#: narrow range, noise decides the slope.
+DISTINCT_FOR_SLOPE, SPREAD_FOR_SLOPE = 3, 2.0
 #: Newest observations that a line is fitted to: the fit looks at all pairs.
 MOST_FOR_SLOPE = 200
 
 
 class EndpointObservations:
-    """TTFTs in seconds with their prompt lengths, decode rates in tokens per second."""
+    """TTFTs in seconds with their prompt lengths, decode rates in tokens per second. Impossible ones are ignored."""
 
     def __init__(self, prior: LatencyProfile, window: int) -> None:
         self._prior = prior
@@ -31,42 +35,69 @@ class EndpointObservations:
         self._ttfts = deque(self._ttfts, maxlen=window)
         self._rates = deque(self._rates, maxlen=window)
 
+    def merge(self, newer: EndpointObservations) -> None:
+        """Add what another observer of the same endpoint saw since; the window drops the oldest."""
+        self._ttfts.extend(newer._ttfts)
+        self._rates.extend(newer._rates)
+
     def first_token(self, prompt_tokens: int, ttft: float) -> None:
-        self._ttfts.append((prompt_tokens, ttft))
+        # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
+        if math.isfinite(ttft):
+            self._ttfts.append((max(1, prompt_tokens), max(0.0, ttft)))
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """``tokens`` came in the ``seconds`` after the first one."""
-        if tokens > 0 and seconds > 0:
+        if tokens > 0 and 0 < seconds < math.inf:
             self._rates.append(tokens / seconds)
 
+    def ttft_distribution(self, prompt_lengths: Iterable[int]) -> EmpiricalTtft:
+        """F, whatever the prompt: as observed, completed by the prior (for ``prompt_lengths``) up to ENOUGH."""
+        prior = self._prior.ttft
+        if isinstance(prior, LinearTtft):
+            prior = EmpiricalTtft([prior.predict(length) for length in prompt_lengths])
+        if not self._ttfts:
+            return prior
+        missing = max(0, ENOUGH - len(self._ttfts))
+        guesses = [prior.quantile((rank + 0.5) / missing) for rank in range(missing)]
+        return EmpiricalTtft([ttft for _, ttft in self._ttfts] + guesses)
+
     def profile(self) -> LatencyProfile:
-        decode = float(np.median(self._rates)) if self._rates else self._prior.decode_rate
+        decode = _median(list(self._rates), self._prior.decode_rate)
         if isinstance(self._prior.ttft, EmpiricalTtft):
-            return LatencyProfile(self._empirical(self._prior.ttft), self._prior.prefill_rate, decode)
+            return LatencyProfile(self.ttft_distribution(()), self._prior.prefill_rate, decode)
         line = self._line(self._prior.ttft)
         prefill = 1 / line.slope if line.slope > 0 else self._prior.prefill_rate
         return LatencyProfile(line, prefill, decode)
-
-    def _empirical(self, prior: EmpiricalTtft) -> EmpiricalTtft:
-        if not self._ttfts:
-            return prior
-        observed = np.array([ttft for _, ttft in self._ttfts])
-        return EmpiricalTtft(observed if observed.size >= ENOUGH else np.concatenate([prior.samples, observed]))
 
     def _line(self, prior: LinearTtft) -> LinearTtft:
         if not self._ttfts:
             return prior
         recent = np.array(self._ttfts, dtype=np.float64)[-MOST_FOR_SLOPE:]
         lengths, ttfts = recent[:, 0], recent[:, 1]
-        slope = prior.slope
-        if lengths.size >= ENOUGH_FOR_SLOPE and np.unique(lengths).size >= DISTINCT_FOR_SLOPE:
-            slope = theil_sen_slope(lengths, ttfts)
-        return LinearTtft(slope, max(0.0, float(np.median(ttfts - slope * lengths))))
+        slope = theil_sen_slope(lengths, ttfts) if _tells_a_slope(lengths) else prior.slope
+        intercept = _median((ttfts - slope * lengths).tolist(), prior.intercept)
+        if intercept < 0:
+            # The slope is too steep for what was seen; the line through the origin is the steepest possible one.
+            return LinearTtft(float(np.median(ttfts / lengths)), 0.0)
+        return LinearTtft(slope, intercept)
 
 
 def theil_sen_slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Median slope over all pairs with different x, not below 0: a third of the points may be outliers."""
+    """Median slope over all pairs with different x, not below 0: over a quarter of the points may be outliers."""
     first, second = np.triu_indices(x.size, 1)
     dx = x[second] - x[first]
     apart = dx != 0
     return max(0.0, float(np.median((y[second] - y[first])[apart] / dx[apart])))
+
+
+def _tells_a_slope(lengths: NDArray[np.float64]) -> bool:
+    if lengths.size < ENOUGH_FOR_MEDIAN or np.unique(lengths).size < DISTINCT_FOR_SLOPE:
+        return False
+    short, long = np.quantile(lengths, (0.1, 0.9))
+    return bool(long >= SPREAD_FOR_SLOPE * short)
+
+
+def _median(values: list[float], prior: float) -> float:
+    """The prior stands in for missing values, so that the first few (often a cold start) cannot mislead."""
+    missing = max(0, ENOUGH_FOR_MEDIAN - len(values))
+    return float(np.median(values + [prior] * missing))

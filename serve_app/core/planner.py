@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from serve_app.core.cost import CostModel, Regime, regime_of
+from serve_app.core.cost import CostModel, Regime, mean_unit_cost, regime_of
 from serve_app.core.dispatch import Alone, Policy, Threshold, WaitTime
-from serve_app.core.latency import EmpiricalTtft, LatencyProfile
+from serve_app.core.latency import LatencyProfile
 from serve_app.core.lengths import LengthDistribution, OutputLengths, exponential_quantiles
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, EndpointKind, Launch
 from serve_app.core.observations import ENOUGH, EndpointObservations
@@ -19,6 +19,7 @@ from serve_app.core.wait_time import fit_waits
 #: Guesses before anything was seen, tokens.
 PRIOR_PROMPT, PRIOR_OUTPUT = 60.0, 200.0
 _CONSTRAINED = {Regime.DEVICE_CONSTRAINED: EndpointKind.DEVICE, Regime.SERVER_CONSTRAINED: EndpointKind.CLOUD}
+_SOLE = {"cloud-only": EndpointKind.CLOUD, "device-only": EndpointKind.DEVICE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,12 @@ class PlannerConfig:
 
 
 class Planner:
-    """Pure but for its observations; the caller brings the clock (seconds) and the random number ``u``."""
+    """Pure but for its observations; the caller brings the clock (seconds) and the random number ``u``.
+
+    ``constrained_kind``: the side whose prompt tokens the budget limits, None with endpoints of one kind only. Prices
+    alone decide it, so what a plan was allowed and what its request is charged for are the same side.
+    ``fallbacks``: plans made without estimates, because an estimate failed.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class Planner:
         self.costs = costs
         self.fallbacks = 0
         self._infos = tuple(infos)
+        self.constrained_kind = _dear_kind(config.regime, self._infos, costs)
         self._seen = {info.id: EndpointObservations(priors[info.id], config.window) for info in infos}
         self._prompts: deque[int] = deque(maxlen=config.window)
         self._outputs: deque[int] = deque(maxlen=config.window)
@@ -78,6 +85,7 @@ class Planner:
 
     def reconfigure(self, config: PlannerConfig, costs: CostModel) -> None:
         """Observations stay; the next plan refits."""
+        self.constrained_kind = _dear_kind(config.regime, self._infos, costs)
         if config.window != self.config.window:
             self._prompts = deque(self._prompts, maxlen=config.window)
             self._outputs = deque(self._outputs, maxlen=config.window)
@@ -96,12 +104,6 @@ class Planner:
         """Tokens an answer of ``accepted`` tokens still has, on average."""
         return self._output_lengths.expected_remaining(accepted, max_tokens)
 
-    @property
-    def constrained_kind(self) -> EndpointKind | None:
-        """The side whose prompt tokens the budget limits; None with endpoints of one kind only."""
-        cloud, device = self._best(self._infos, 1)
-        return None if cloud is None or device is None else _CONSTRAINED[self._regime(cloud.id, device.id)]
-
     # --- planning -----------------------------------------------------------------------------------------------
 
     def plan(
@@ -117,7 +119,7 @@ class Planner:
             return self._policy(eligible, prompt_tokens, affordable=affordable).decide(prompt_tokens, u)
         except Exception:  # noqa: BLE001 - a failed estimate must not fail a request; the counter tells
             self.fallbacks += 1
-            return self._static(eligible)
+            return self._static(eligible, affordable=affordable)
 
     def _policy(self, eligible: Sequence[EndpointInfo], prompt_tokens: int, *, affordable: bool) -> Policy:
         name = self.config.policy
@@ -126,25 +128,32 @@ class Planner:
             only = cloud or device
             assert only is not None
             return Alone(only.id, name, f"only {only.kind} endpoints may serve this request")
-        if name == "cloud-only":
-            return Alone(cloud.id, name, "the policy says so")
-        if name == "device-only":
-            return Alone(device.id, name, "the policy says so")
+        if name in _SOLE:
+            sole = cloud if _SOLE[name] is EndpointKind.CLOUD else device
+            return Alone(sole.id, name, "the policy says so")
         budget = self.config.budget
-        regime = self._regime(cloud.id, device.id)
-        if regime is Regime.DEVICE_CONSTRAINED:
+        if self.constrained_kind is EndpointKind.DEVICE:
             if not affordable:
                 return Alone(cloud.id, "disco-d", "cloud alone: the device's budget is spent")
-            waits = fit_waits(self._server_ttft(cloud.id), self._prompt_lengths, budget, self.config.tail_share)
+            waits = fit_waits(self._server_ttfts[cloud.id], self._prompt_lengths, budget, self.config.tail_share)
             return WaitTime(cloud.id, device.id, waits, budget)
         if not affordable:
             return Alone(device.id, "disco-s", "device alone: the cloud's budget is spent")
         return Threshold(cloud.id, device.id, fit_threshold(self._prompt_lengths, budget), budget)
 
-    def _static(self, eligible: Sequence[EndpointInfo]) -> DispatchPlan:
-        """The cheapest decoder, without any estimate."""
-        cheapest = min(eligible, key=lambda info: self.costs.unit[info.id].decode)
-        return DispatchPlan((Launch(cheapest.id),), "static", "an estimate failed; the cheapest endpoint serves")
+    def _static(self, eligible: Sequence[EndpointInfo], *, affordable: bool) -> DispatchPlan:
+        """Without estimates: the first endpoint of the unconstrained side; the other side's as well if affordable."""
+        firsts: dict[EndpointKind, EndpointInfo] = {}
+        for info in eligible:
+            firsts.setdefault(info.kind, info)
+        sole = _SOLE.get(self.config.policy)
+        if sole in firsts:
+            chosen = [firsts[sole]]
+        else:
+            chosen = sorted(firsts.values(), key=lambda info: info.kind is self.constrained_kind)
+            chosen = chosen if affordable else chosen[:1]
+        how = "race" if len(chosen) > 1 else f"{chosen[0].kind} alone"
+        return DispatchPlan(tuple(Launch(info.id) for info in chosen), "static", f"{how}: an estimate failed")
 
     def _best(
         self, infos: Sequence[EndpointInfo], prompt_tokens: int
@@ -157,24 +166,28 @@ class Planner:
 
         return fastest(EndpointKind.CLOUD), fastest(EndpointKind.DEVICE)
 
-    def _regime(self, cloud: EndpointId, device: EndpointId) -> Regime:
-        return self.config.regime or regime_of(self.costs.unit[device], self.costs.unit[cloud])
-
-    def _server_ttft(self, endpoint: EndpointId) -> EmpiricalTtft:
-        """F; a server that behaves linearly has the TTFTs it would give to the prompts seen."""
-        ttft = self._profiles[endpoint].ttft
-        if isinstance(ttft, EmpiricalTtft):
-            return ttft
-        return EmpiricalTtft([ttft.predict(float(length)) for length in self._prompt_lengths.lengths])
-
     def _refit(self, now: float) -> None:
-        self._profiles = {name: seen.profile() for name, seen in self._seen.items()}
-        prompts = list(self._prompts)
-        if len(prompts) < ENOUGH:
-            prompts += exponential_quantiles(PRIOR_PROMPT, ENOUGH)
-        self._prompt_lengths = LengthDistribution.of_samples(prompts)
-        outputs = list(self._outputs)
-        if len(outputs) < ENOUGH:
-            outputs += exponential_quantiles(PRIOR_OUTPUT, ENOUGH)
-        self._output_lengths = OutputLengths(outputs)
+        # Noted first: should an estimate fail, the last good fit serves until the next one is due.
         self._fitted_at, self._news = now, False
+        self._profiles = {name: seen.profile() for name, seen in self._seen.items()}
+        self._prompt_lengths = LengthDistribution.of_samples(_completed(self._prompts, PRIOR_PROMPT))
+        self._output_lengths = OutputLengths(_completed(self._outputs, PRIOR_OUTPUT))
+        prompts = self._prompt_lengths.lengths.tolist()
+        self._server_ttfts = {
+            info.id: self._seen[info.id].ttft_distribution(prompts)
+            for info in self._infos
+            if info.kind is EndpointKind.CLOUD
+        }
+
+
+def _dear_kind(regime: Regime | None, infos: Sequence[EndpointInfo], costs: CostModel) -> EndpointKind | None:
+    cloud = [costs.unit[info.id] for info in infos if info.kind is EndpointKind.CLOUD]
+    device = [costs.unit[info.id] for info in infos if info.kind is EndpointKind.DEVICE]
+    if not cloud or not device:
+        return None
+    return _CONSTRAINED[regime or regime_of(mean_unit_cost(device), mean_unit_cost(cloud))]
+
+
+def _completed(seen: Collection[int], mean: float) -> list[int]:
+    """Up to ENOUGH lengths, guesses stand in for those not seen yet."""
+    return [*seen, *exponential_quantiles(mean, max(0, ENOUGH - len(seen)))]

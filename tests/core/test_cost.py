@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost, regime_of
+from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost, mean_unit_cost, regime_of
 
 MILLION = 1e6
 
@@ -44,3 +44,7 @@ def test_a_higher_price_of_energy_turns_the_regime() -> None:
     joules = (0.1, 0.4)
     assert regime_of(device_unit_cost(*joules, 5e-8), GPT_4O_MINI) is Regime.SERVER_CONSTRAINED
     assert regime_of(device_unit_cost(*joules, 5e-5), GPT_4O_MINI) is Regime.DEVICE_CONSTRAINED
+
+
+def test_the_mean_price_of_a_side() -> None:
+    assert mean_unit_cost([UnitCost(1.0, 2.0), UnitCost(3.0, 8.0)]) == UnitCost(2.0, 5.0)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.core.observations import ENOUGH, ENOUGH_FOR_MEDIAN, EndpointObservations, theil_sen_slope
+
+LINE = LinearTtft(slope=0.01, intercept=0.4)
+DEVICE = LatencyProfile(LINE, prefill_rate=100.0, decode_rate=14.0)
+SERVER = LatencyProfile(EmpiricalTtft(np.linspace(0.2, 0.6, 100)), prefill_rate=1e6, decode_rate=50.0)
+
+events = st.lists(st.tuples(st.integers(0, 5000), st.floats()), max_size=60)
+
+
+def seen(prior: LatencyProfile, ttfts: list[tuple[int, float]], window: int = 500) -> EndpointObservations:
+    observations = EndpointObservations(prior, window)
+    for prompt_tokens, ttft in ttfts:
+        observations.first_token(prompt_tokens, ttft)
+    return observations
+
+
+def line_of(observations: EndpointObservations) -> LinearTtft:
+    ttft = observations.profile().ttft
+    assert isinstance(ttft, LinearTtft)
+    return ttft
+
+
+def samples_of(observations: EndpointObservations) -> list[float]:
+    ttft = observations.profile().ttft
+    assert isinstance(ttft, EmpiricalTtft)
+    return ttft.samples.tolist()
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [DEVICE, SERVER])
+def test_unseen_is_as_before(prior: LatencyProfile) -> None:
+    assert EndpointObservations(prior, 500).profile() == LatencyProfile(
+        prior.ttft, prior.prefill_rate, prior.decode_rate
+    )
+
+
+def test_a_server_is_learnt_step_by_step_and_then_from_observations_alone() -> None:
+    shares = []
+    for count in (3, 15, ENOUGH, ENOUGH + 20):
+        samples = samples_of(seen(SERVER, [(60, 2.0)] * count))
+        shares.append((samples.count(2.0), len(samples)))
+    assert shares == [(3, 30), (15, 30), (30, 30), (50, 50)]
+
+
+def test_the_prior_that_fills_up_keeps_its_shape() -> None:
+    filled = [x for x in samples_of(seen(SERVER, [(60, 9.0)] * 10)) if x < 9.0]
+    assert np.mean(filled) == pytest.approx(0.4, abs=0.01)
+    assert (min(filled), max(filled)) == (pytest.approx(0.21, abs=0.01), pytest.approx(0.59, abs=0.01))
+
+
+def test_the_window_forgets_a_regime_that_is_over() -> None:
+    observations = seen(SERVER, [(60, 0.3)] * 200 + [(60, 4.0)] * 40, window=40)
+    assert set(samples_of(observations)) == {4.0}
+
+
+def test_a_server_that_is_modelled_as_a_line_still_has_a_distribution() -> None:
+    lengths = (10, 60)
+    assert EndpointObservations(DEVICE, 500).ttft_distribution(lengths).samples.tolist() == [0.5, 1.0]
+    jittery = seen(DEVICE, [(60, 0.1 * (1 + i % 5)) for i in range(ENOUGH)])
+    assert jittery.ttft_distribution(lengths).quantile(1.0) == 0.5
+
+
+# --- devices --------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_is_learnt_from_prompts_of_different_lengths() -> None:
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(20, 600, 60).tolist()
+    observations = seen(DEVICE, [(length, 0.2 + 0.03 * length + float(rng.normal(0, 0.02))) for length in lengths])
+    line = line_of(observations)
+    assert line.slope == pytest.approx(0.03, rel=0.02)
+    assert line.intercept == pytest.approx(0.2, abs=0.05)
+    assert observations.profile().prefill_rate == pytest.approx(1 / line.slope)
+
+
+def test_outliers_do_not_bend_the_line() -> None:
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(20, 600, 60).tolist()
+    ttfts = [(length, 0.2 + 0.03 * length + (30.0 if i % 6 == 0 else 0.0)) for i, length in enumerate(lengths)]
+    line = line_of(seen(DEVICE, ttfts))
+    assert line.slope == pytest.approx(0.03, rel=0.1)
+    assert line.predict(300) == pytest.approx(9.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param([10, 100, 400], id="too few"),
+        pytest.param([60] * 20, id="all equal"),
+        pytest.param([60, 200] * 10, id="two lengths"),
+        pytest.param([60, 61, 62, 63] * 10, id="narrow"),
+        pytest.param([60, 61, 62, 63] * 10 + [4000], id="narrow but for one"),
+    ],
+)
+def test_without_a_range_of_lengths_the_slope_stays_as_believed(lengths: list[int]) -> None:
+    rng = np.random.default_rng(3)
+    line = line_of(seen(DEVICE, [(length, 1.0 + 0.01 * length + float(rng.uniform(0, 0.3))) for length in lengths]))
+    assert line.slope == LINE.slope
+
+
+def test_the_intercept_follows_even_so() -> None:
+    assert line_of(seen(DEVICE, [(60, 2.0)] * 20)).predict(60) == pytest.approx(2.0)
+
+
+def test_a_cold_start_does_not_mislead() -> None:
+    assert line_of(seen(DEVICE, [(60, 25.0), (60, 24.0), (60, 1.0)])) == LINE
+
+
+def test_the_prior_of_a_device_fades() -> None:
+    intercepts = [line_of(seen(DEVICE, [(60, 2.0)] * n)).intercept for n in range(ENOUGH_FOR_MEDIAN + 1)]
+    assert intercepts == sorted(intercepts)
+    assert intercepts[-1] == pytest.approx(1.4)
+
+
+def test_a_device_faster_than_the_believed_slope_allows() -> None:
+    line = line_of(seen(DEVICE, [(60, 0.12), (62, 0.124)] * 10))
+    assert line == LinearTtft(pytest.approx(0.002), 0.0)
+
+
+def test_a_falling_line_is_flat() -> None:
+    observations = seen(DEVICE, [(length, 8.0 - 0.01 * length) for length in range(10, 410, 10)])
+    line = line_of(observations)
+    assert line.slope == 0.0
+    assert line.intercept == pytest.approx(8.0 - 2.05)
+    assert observations.profile().prefill_rate == DEVICE.prefill_rate
+
+
+def test_slope_of_an_exact_line_with_repeated_lengths() -> None:
+    x = np.array([10.0, 10.0, 20.0, 30.0])
+    assert theil_sen_slope(x, 2 * x + 1) == pytest.approx(2.0)
+
+
+# --- decode rates and bounds ----------------------------------------------------------------------------------------
+
+
+def test_the_decode_rate_is_the_median_once_there_are_enough() -> None:
+    observations = EndpointObservations(DEVICE, 500)
+    for _ in range(3):
+        observations.decoded(60, 2.0)
+    assert observations.profile().decode_rate == 14.0
+    for tokens in (60, 60, 60, 60, 600):
+        observations.decoded(tokens, 2.0)
+    assert observations.profile().decode_rate == 30.0
+
+
+@pytest.mark.parametrize(("tokens", "elapsed"), [(0, 1.0), (5, 0.0), (5, -1.0), (5, math.inf), (5, math.nan)])
+def test_impossible_decode_observations_are_ignored(tokens: int, elapsed: float) -> None:
+    observations = EndpointObservations(DEVICE, 500)
+    for _ in range(20):
+        observations.decoded(tokens, elapsed)
+    assert observations.profile().decode_rate == 14.0
+
+
+@pytest.mark.parametrize("ttft", [math.nan, math.inf, -math.inf])
+def test_impossible_ttfts_are_ignored(ttft: float) -> None:
+    assert seen(SERVER, [(60, ttft)] * 40).profile() == SERVER
+
+
+def test_a_hair_below_zero_is_zero() -> None:
+    assert samples_of(seen(SERVER, [(60, -1e-4)] * ENOUGH)) == [0.0] * ENOUGH
+
+
+@given(events, events)
+def test_any_observation_gives_a_usable_profile(
+    ttfts: list[tuple[int, float]], decodes: list[tuple[int, float]]
+) -> None:
+    for prior in (DEVICE, SERVER):
+        observations = seen(prior, ttfts)
+        for tokens, elapsed in decodes:
+            observations.decoded(tokens, elapsed)
+        profile = observations.profile()
+        assert 0 <= profile.expected_ttft(1) <= profile.expected_ttft(5000)
+        assert profile.prefill_rate > 0
+        assert profile.decode_rate > 0
+
+
+# --- windows of several observers -----------------------------------------------------------------------------------
+
+
+def test_a_smaller_window_keeps_the_newest() -> None:
+    observations = seen(SERVER, [(60, float(i)) for i in range(100)])
+    for i in range(100):
+        observations.decoded(i + 1, 1.0)
+    observations.resize(ENOUGH)
+    assert samples_of(observations) == [float(i) for i in range(70, 100)]
+    assert observations.profile().decode_rate == pytest.approx(85.5)
+
+
+@given(st.lists(st.floats(0, 50), max_size=60), st.lists(st.floats(0, 50), max_size=60))
+def test_merged_is_as_if_one_had_seen_it_all(first: list[float], second: list[float]) -> None:
+    window = 40
+    here, there = (seen(SERVER, [(60, ttft) for ttft in part], window) for part in (first, second))
+    there.decoded(30, 1.0)
+    here.merge(there)
+    together = seen(SERVER, [(60, ttft) for ttft in first + second], window)
+    together.decoded(30, 1.0)
+    assert samples_of(here) == samples_of(together)
+    assert here.profile().decode_rate == together.profile().decode_rate
+    assert there.profile().decode_rate == SERVER.decode_rate

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import serve_app.core.planner as planner_module
+from serve_app.core.budget import TokenBudget
+from serve_app.core.cost import CostModel, Regime, UnitCost
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.core.model import DispatchPlan, EndpointInfo, EndpointKind, Launch
+from serve_app.core.planner import Planner, PlannerConfig
+
+CLOUD = EndpointInfo("cloud", EndpointKind.CLOUD, "m", 4096)
+FAR = EndpointInfo("far", EndpointKind.CLOUD, "m", 4096)
+PHONE = EndpointInfo("phone", EndpointKind.DEVICE, "m", 4096)
+LAPTOP = EndpointInfo("laptop", EndpointKind.DEVICE, "m", 4096)
+EVERYONE = (FAR, CLOUD, PHONE, LAPTOP)
+
+PRIORS = {
+    "cloud": LatencyProfile(EmpiricalTtft(np.linspace(0.2, 2.2, 101)), 1e6, 50.0),
+    "far": LatencyProfile(EmpiricalTtft([5.0]), 1e6, 50.0),
+    "phone": LatencyProfile(LinearTtft(0.03, 0.2), 33.0, 14.0),  # faster below 40 prompt tokens
+    "laptop": LatencyProfile(LinearTtft(0.005, 1.2), 200.0, 20.0),
+}
+CHEAP, DEAR = UnitCost(1e-7, 4e-7), UnitCost(1e-6, 4e-6)
+DEVICES_DEAR = CostModel({"cloud": CHEAP, "far": CHEAP, "phone": DEAR, "laptop": DEAR})
+CLOUDS_DEAR = CostModel({"cloud": DEAR, "far": DEAR, "phone": CHEAP, "laptop": CHEAP})
+
+
+def make(
+    config: PlannerConfig = PlannerConfig(),  # noqa: B008 - frozen
+    costs: CostModel = DEVICES_DEAR,
+    infos: Sequence[EndpointInfo] = EVERYONE,
+) -> Planner:
+    return Planner(config, infos, costs, PRIORS)
+
+
+def plan(
+    planner: Planner,
+    prompt_tokens: int = 62,
+    eligible: Sequence[EndpointInfo] = EVERYONE,
+    now: float = 0.0,
+    u: float = 0.5,
+    affordable: bool = True,
+) -> DispatchPlan:
+    return planner.plan(prompt_tokens, eligible, now, u, affordable=affordable)
+
+
+def names(chosen: DispatchPlan) -> list[str]:
+    return [launch.endpoint for launch in chosen.launches]
+
+
+# --- policies -------------------------------------------------------------------------------------------------------
+
+
+def test_device_constrained_hedges_the_fastest_cloud_by_the_fastest_device() -> None:
+    planner = make(PlannerConfig(budget=0.1, tail_share=0.1))
+    assert plan(planner) == DispatchPlan(
+        (Launch("cloud"), Launch("laptop", 2.0)), "disco-d", "hedge after 2.00 s: w(l) for l=62 under b=0.1"
+    )
+    assert names(plan(planner, prompt_tokens=20)) == ["cloud", "phone"]
+    assert planner.fallbacks == 0
+
+
+def test_device_constrained_with_the_whole_budget_races() -> None:
+    chosen = plan(make(PlannerConfig(budget=1.0)))
+    assert chosen.launches == (Launch("cloud"), Launch("laptop"))
+    assert chosen.reason == "race: w(l) for l=62 under b=1"
+
+
+def test_server_constrained_sends_short_prompts_to_the_device_and_races_long_ones() -> None:
+    planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
+    short, long = plan(planner, prompt_tokens=5), plan(planner, prompt_tokens=3000)
+    assert (short.policy, names(short)) == ("disco-s", ["phone"])
+    assert (long.policy, names(long)) == ("disco-s", ["laptop", "cloud"])
+    assert all(launch.delay == 0 for launch in long.launches)
+    assert "under b=0.5" in short.reason
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        (DEVICES_DEAR, DispatchPlan((Launch("cloud"),), "disco-d", "cloud alone: the device's budget is spent")),
+        (CLOUDS_DEAR, DispatchPlan((Launch("laptop"),), "disco-s", "device alone: the cloud's budget is spent")),
+    ],
+)
+def test_without_a_reservation_the_unconstrained_side_serves_alone(costs: CostModel, expected: DispatchPlan) -> None:
+    assert plan(make(costs=costs), prompt_tokens=3000, affordable=False) == expected
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("cloud-only", "cloud"), ("device-only", "laptop")])
+@pytest.mark.parametrize("affordable", [True, False])
+def test_a_policy_of_one_side(policy: str, expected: str, affordable: bool) -> None:
+    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    assert plan(planner, affordable=affordable) == DispatchPlan((Launch(expected),), policy, "the policy says so")
+
+
+@pytest.mark.parametrize(
+    ("eligible", "expected", "kind"), [((FAR, CLOUD), "cloud", "cloud"), ((PHONE, LAPTOP), "laptop", "device")]
+)
+@pytest.mark.parametrize("policy", ["disco", "cloud-only", "device-only"])
+def test_where_one_side_only_is_eligible_it_serves_whatever_the_policy(
+    eligible: tuple[EndpointInfo, ...], expected: str, kind: str, policy: str
+) -> None:
+    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    for affordable in (True, False):
+        chosen = plan(planner, eligible=eligible, affordable=affordable)
+        assert chosen == DispatchPlan((Launch(expected),), policy, f"only {kind} endpoints may serve this request")
+
+
+# --- the constrained side -------------------------------------------------------------------------------------------
+
+
+def test_prices_decide_which_side_is_constrained_unless_told() -> None:
+    assert make().constrained_kind is EndpointKind.DEVICE
+    assert make(costs=CLOUDS_DEAR).constrained_kind is EndpointKind.CLOUD
+    told = PlannerConfig(regime=Regime.SERVER_CONSTRAINED)
+    assert make(told).constrained_kind is EndpointKind.CLOUD
+    assert plan(make(told)).policy == "disco-s"
+    assert plan(make(PlannerConfig(regime=Regime.DEVICE_CONSTRAINED), CLOUDS_DEAR)).policy == "disco-d"
+
+
+@pytest.mark.parametrize("infos", [(CLOUD, FAR), (PHONE,)])
+def test_one_side_alone_is_not_constrained(infos: tuple[EndpointInfo, ...]) -> None:
+    planner = make(infos=infos)
+    assert planner.constrained_kind is None
+    assert names(plan(planner, eligible=infos)) == [min(infos, key=lambda info: info.id).id]
+
+
+def test_latency_does_not_move_the_constrained_side() -> None:
+    costs = CostModel({"cloud": CHEAP, "far": UnitCost(9e-5, 9e-5), "phone": DEAR, "laptop": DEAR})
+    planner = make(costs=costs)
+    before = planner.constrained_kind
+    for _ in range(60):
+        planner.observe_first_token("far", 60, 0.01)
+    assert names(plan(planner, prompt_tokens=3000)) == ["laptop", "far"]
+    assert planner.constrained_kind is before is EndpointKind.CLOUD
+
+
+def test_an_endpoint_without_a_price_is_refused_and_changes_nothing() -> None:
+    with pytest.raises(KeyError):
+        make(costs=CostModel({"cloud": CHEAP}))
+    planner = make()
+    with pytest.raises(KeyError):
+        planner.reconfigure(PlannerConfig(policy="cloud-only"), CostModel({"cloud": CHEAP}))
+    assert planner.config == PlannerConfig()
+    assert planner.costs is DEVICES_DEAR
+
+
+# --- learning -------------------------------------------------------------------------------------------------------
+
+
+def drift(planner: Planner, seconds: float, count: int = 60) -> None:
+    for _ in range(count):
+        planner.observe_first_token("cloud", 62, seconds)
+
+
+def test_it_refits_when_there_is_news_and_the_fit_is_old() -> None:
+    planner = make(PlannerConfig(budget=0.1, tail_share=0.1, refit_seconds=10.0))
+    assert plan(planner, now=100.0).launches[1].delay == 2.0
+    drift(planner, 0.7)
+    assert plan(planner, now=109.9).launches[1].delay == 2.0
+    assert planner.profile("cloud").expected_ttft(62) == pytest.approx(1.2)
+    assert plan(planner, now=110.0).launches[1].delay == 0.7
+    assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.7)
+
+
+def test_without_news_nothing_is_fitted_again() -> None:
+    planner = make()
+    plan(planner, now=0.0)
+    profile = planner.profile("cloud")
+    plan(planner, now=1000.0)
+    assert planner.profile("cloud") is profile
+    planner.observe_decode("phone", 60, 2.0)
+    plan(planner, now=2000.0)
+    assert planner.profile("cloud") is not profile
+
+
+def test_it_goes_where_it_is_fast_now() -> None:
+    planner = make()
+    plan(planner)
+    drift(planner, 9.0)
+    for length in range(20, 600, 10):
+        planner.observe_first_token("laptop", length, 5.0 + 0.05 * length)
+    assert names(plan(planner, now=60.0)) == ["far", "phone"]
+
+
+def test_waits_follow_a_cloud_that_was_believed_to_be_a_line() -> None:
+    priors = {**PRIORS, "cloud": LatencyProfile(LinearTtft(0.001, 0.1), 1000.0, 50.0)}
+    planner = Planner(PlannerConfig(budget=0.1, tail_share=0.1), (CLOUD, PHONE), DEVICES_DEAR, priors)
+    both = (CLOUD, PHONE)
+    assert plan(planner, eligible=both).launches[1].delay < 0.4
+    for i in range(100):
+        planner.observe_first_token("cloud", 62, 4.0 if i % 5 == 0 else 0.2)
+    assert plan(planner, eligible=both, now=60.0).launches[1].delay == 4.0
+
+
+def test_the_threshold_follows_the_prompts() -> None:
+    planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
+    assert names(plan(planner, prompt_tokens=400)) == ["laptop", "cloud"]
+    for length in range(1000, 2000, 10):
+        planner.observe_request(length)
+    assert names(plan(planner, prompt_tokens=400, now=60.0)) == ["laptop"]
+    assert names(plan(planner, prompt_tokens=1990, now=60.0)) == ["laptop", "cloud"]
+
+
+def test_a_few_prompts_leave_room_for_the_guess() -> None:
+    planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
+    planner.observe_request(0)
+    assert names(plan(planner, prompt_tokens=2)) == ["phone"]
+    assert planner.fallbacks == 0
+
+
+def test_remaining_tokens_are_learnt_from_answers() -> None:
+    planner = make()
+    assert planner.expected_remaining(0, 10_000) == pytest.approx(200, rel=0.05)
+    assert planner.expected_remaining(90, 100) == 10
+    for _ in range(60):
+        planner.observe_output(50)
+    plan(planner)
+    assert planner.expected_remaining(20, 10_000) == 30
+
+
+def test_decode_rates_are_learnt() -> None:
+    planner = make()
+    for _ in range(20):
+        planner.observe_decode("phone", 60, 2.0)
+    plan(planner)
+    assert planner.profile("phone").decode_rate == 30.0
+
+
+def test_reconfiguring_keeps_what_was_seen_and_takes_effect_at_once() -> None:
+    planner = make(PlannerConfig(budget=0.1, tail_share=0.1))
+    plan(planner, now=0.0)
+    drift(planner, 0.7)
+    planner.reconfigure(PlannerConfig(budget=0.05, tail_share=0.1), CLOUDS_DEAR)
+    assert plan(planner, now=0.1).policy == "disco-s"
+    assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.7)
+    assert planner.costs is CLOUDS_DEAR
+
+
+def test_another_window_keeps_the_newest() -> None:
+    planner = make(PlannerConfig(window=200))
+    drift(planner, 9.0, count=100)
+    drift(planner, 0.5, count=40)
+    for length in (10,) * 100 + (70,) * 40:
+        planner.observe_output(length)
+        planner.observe_request(length)
+    planner.reconfigure(PlannerConfig(window=40), DEVICES_DEAR)
+    plan(planner)
+    assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.5)
+    assert planner.expected_remaining(0, 1000) == 70
+
+
+# --- when an estimate fails -----------------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*_: object) -> None:
+    raise Broken
+
+
+@pytest.mark.parametrize(
+    ("costs", "affordable", "expected"),
+    [
+        (DEVICES_DEAR, True, ["far", "phone"]),
+        (DEVICES_DEAR, False, ["far"]),
+        (CLOUDS_DEAR, True, ["phone", "far"]),
+        (CLOUDS_DEAR, False, ["phone"]),
+    ],
+)
+def test_a_static_plan_replaces_a_failed_estimate(
+    monkeypatch: pytest.MonkeyPatch, costs: CostModel, affordable: bool, expected: list[str]
+) -> None:
+    planner = make(costs=costs)
+    monkeypatch.setattr(Planner, "_policy", broken)
+    chosen = plan(planner, affordable=affordable)
+    assert names(chosen) == expected
+    assert all(launch.delay == 0 for launch in chosen.launches)
+    assert (chosen.policy, planner.fallbacks) == ("static", 1)
+    assert chosen.reason.endswith("an estimate failed")
+
+
+@pytest.mark.parametrize(
+    ("policy", "eligible", "expected"),
+    [
+        ("cloud-only", EVERYONE, ["far"]),
+        ("device-only", EVERYONE, ["phone"]),
+        ("cloud-only", (LAPTOP, PHONE), ["laptop"]),
+        ("disco", (LAPTOP, PHONE), ["laptop"]),
+        ("disco", (CLOUD,), ["cloud"]),
+    ],
+)
+@pytest.mark.parametrize("affordable", [True, False])
+def test_a_static_plan_keeps_to_policy_and_eligibility(
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    eligible: tuple[EndpointInfo, ...],
+    expected: list[str],
+    affordable: bool,
+) -> None:
+    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    monkeypatch.setattr(Planner, "_policy", broken)
+    assert names(plan(planner, eligible=eligible, affordable=affordable)) == expected
+
+
+def test_after_a_failed_refit_the_last_fit_serves_until_the_next_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = make(PlannerConfig(refit_seconds=10.0))
+    plan(planner, now=0.0)
+    planner.observe_output(50)
+    with monkeypatch.context() as patch:
+        patch.setattr(planner_module, "OutputLengths", broken)
+        assert plan(planner, now=20.0).policy == "static"
+        assert plan(planner, now=21.0).policy == "disco-d"
+    assert planner.fallbacks == 1
+    planner.observe_output(50)
+    assert plan(planner, now=30.0).policy == "disco-d"
+    assert planner.fallbacks == 1
+
+
+# --- over many requests ---------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from([DEVICES_DEAR, CLOUDS_DEAR]),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_history_gives_a_plan_within_bounds(costs: CostModel, budget: float, tail_share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    planner = make(PlannerConfig(budget=budget, tail_share=tail_share, window=50), costs)
+    for step in range(60):
+        prompt = int(rng.integers(1, 3000))
+        eligible = [info for info in EVERYONE if rng.random() < 0.7] or [PHONE]
+        affordable = bool(rng.random() < 0.5)
+        chosen = plan(planner, prompt, eligible, now=5.0 * step, u=float(rng.random()), affordable=affordable)
+        assert set(names(chosen)) <= {info.id for info in eligible}
+        assert len(set(names(chosen))) == len(chosen.launches) <= 2
+        assert chosen.launches[0].delay == 0
+        both = {info.kind for info in eligible} == set(EndpointKind)
+        if both and not affordable:
+            (alone,) = (info for info in EVERYONE if info.id in names(chosen))
+            assert alone.kind is not planner.constrained_kind
+        planner.observe_request(prompt)
+        planner.observe_output(int(rng.integers(0, 500)))
+        for name in names(chosen):
+            planner.observe_first_token(name, prompt, float(rng.exponential(1.0)))
+            planner.observe_decode(name, int(rng.integers(0, 100)), float(rng.random()))
+    assert planner.fallbacks == 0
+
+
+@pytest.mark.parametrize("costs", [DEVICES_DEAR, CLOUDS_DEAR])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_realised_share_of_prompt_tokens_is_bounded(costs: CostModel, share: float) -> None:
+    rng = np.random.default_rng(11)
+    planner, budget = make(PlannerConfig(budget=share), costs, (CLOUD, PHONE)), TokenBudget(share)
+    constrained = "phone" if planner.constrained_kind is EndpointKind.DEVICE else "cloud"
+    phone = PRIORS["phone"]
+    total = used = largest = 0
+    for step in range(2000):
+        prompt = 1 + int(rng.exponential(60))
+        planner.observe_request(prompt)
+        budget.credit(prompt)
+        reservation = budget.reserve(prompt)
+        chosen = plan(planner, prompt, (CLOUD, PHONE), float(step), float(rng.random()), reservation is not None)
+        server = float(rng.exponential(0.5))
+        ran = [launch for launch in chosen.launches if launch.endpoint == "cloud" or server > launch.delay]
+        spent = prompt if constrained in [launch.endpoint for launch in ran] else 0
+        if reservation is not None:
+            reservation.settle(spent)
+        else:
+            assert spent == 0
+        for launch in ran:
+            ttft = server if launch.endpoint == "cloud" else phone.expected_ttft(prompt)
+            planner.observe_first_token(launch.endpoint, prompt, ttft)
+        total, used, largest = total + prompt, used + spent, max(largest, prompt)
+    assert used <= share * total + largest
+    assert used >= 0.75 * share * total
+    assert planner.fallbacks == 0
