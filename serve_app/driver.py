@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from serve_app.core.endpoint import Endpoint
-from serve_app.core.errors import DiscoError, EndpointFault
+from serve_app.core.errors import DiscoError, EndpointFault, EndpointUnavailable
 from serve_app.core.legs import Leg
 from serve_app.core.model import EndpointId, GenerationRequest, Prompt, Receipt, Sampling
 from serve_app.core.protocol import (
@@ -111,10 +111,9 @@ class StreamDriver:
     async def aclose(self) -> None:
         if self.closed is None:
             self._feed(ClientLeft())
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # By now each leg was cancelled once. A second time would interrupt what it does to stop its endpoint.
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
 
     # --- events in, commands out --------------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class StreamDriver:
             case StartStream():
                 leg = self.session.leg(command.attempt)
                 request = self._request(command, self._observer.started(leg))
-                self._tasks[command.attempt] = asyncio.create_task(self._pump(leg, request))
+                self._tasks[command.attempt] = asyncio.create_task(self._pump(leg, request), name=command.attempt)
             case CancelStream(attempt):
                 if task := self._tasks.get(attempt):
                     task.cancel()
@@ -162,6 +161,12 @@ class StreamDriver:
             self._feed(StreamFailed(leg.attempt, EndpointFault("the stream ended without a finish", leg.info.id)))
         except DiscoError as error:
             self._feed(StreamFailed(leg.attempt, error))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            gone = EndpointUnavailable(f"{leg.info.id} cancelled its own stream", leg.info.id)
+            self._feed(StreamFailed(leg.attempt, gone))
         except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is that endpoint's fault
             fault = EndpointFault(f"{leg.info.id} raised {type(error).__name__}", leg.info.id)
             self._feed(StreamFailed(leg.attempt, fault))
