@@ -22,16 +22,17 @@ def is_loopback(host: str | None) -> bool:
 
 def host_name(header: str) -> str:
     """The Host header without its port."""
+    header = header.lower()
     if header.startswith("["):
         return header[: header.find("]") + 1]
-    return header.partition(":")[0].lower()
+    return header.partition(":")[0]
 
 
-def check_access(access: AccessSettings, http_host: str | None, host_header: str | None) -> None:
+def check_access(access: AccessSettings, http_host: str | None, host: str | None, origin: str | None = None) -> None:
     """Raise AccessDenied unless the request may be served.
 
-    ``http_host`` is the address Serve listens on. The Host header is checked because a page in a browser can make any
-    name resolve to 127.0.0.1, but cannot forge that header.
+    ``http_host`` is the address Serve listens on. The headers are checked because a page in a browser on this machine
+    can send requests to 127.0.0.1, or make its own name resolve to it, but cannot forge Host and Origin.
     """
     if access.open:
         return
@@ -41,5 +42,8 @@ def check_access(access: AccessSettings, http_host: str | None, host_header: str
             "127.0.0.1, or access.open to true if everyone who can reach it may use it",
             403,
         )
-    if host_header is None or host_name(host_header) not in access.allowed_hosts:
+    allowed = {name.lower() for name in access.allowed_hosts}
+    if host is None or host_name(host) not in allowed:
         raise AccessDenied("the Host header names no host in access.allowed_hosts", 403)
+    if origin is not None and host_name(origin.partition("://")[2]) not in allowed:
+        raise AccessDenied("the page that sent this request comes from no host in access.allowed_hosts", 403)

@@ -8,7 +8,8 @@ from typing import Any
 from serve_app.core.errors import (
     AccessDenied,
     DiscoError,
-    EndpointFault,
+    Draining,
+    EndpointError,
     EndpointTimeout,
     EndpointUnavailable,
     InvalidRequest,
@@ -16,14 +17,23 @@ from serve_app.core.errors import (
     UnknownModel,
 )
 
+
+class BodyTooLarge(InvalidRequest):
+    """Only HTTP has bodies."""
+
+    code = "body_too_large"
+
+
 #: Most specific first: (error, status, OpenAI's ``type``).
 _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
+    (BodyTooLarge, 413, "invalid_request_error"),
     (UnknownModel, 404, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),
     (Overloaded, 429, "rate_limit_error"),
+    (Draining, 503, "server_error"),
     (EndpointUnavailable, 503, "server_error"),
     (EndpointTimeout, 504, "server_error"),
-    (EndpointFault, 502, "server_error"),
+    (EndpointError, 502, "server_error"),
 )
 
 

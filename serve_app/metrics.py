@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _TBT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_QOE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 
 
@@ -39,8 +40,16 @@ class Metrics:
         )
         self._migrations = Counter("disco_migrations", "Handoffs", ["reason", "outcome"], registry=registry)
         self._delayed = Counter("disco_delayed_tokens", "Tokens late after a migration (delay_num)", registry=registry)
+        self._qoe = Histogram(
+            "disco_qoe", "Quality of experience, 1 is best", ["model"], buckets=_QOE, registry=registry
+        )
         self._cost = Counter("disco_cost_usd", "Cost of all legs", ["endpoint"], registry=registry)
         self._legs = Counter("disco_legs", "Calls to endpoints", ["endpoint", "reason", "outcome"], registry=registry)
+
+    def watch_budget(self, share: Callable[[], float]) -> None:
+        """``share``: of all prompt tokens, those the constrained side prefilled (compare the paper's b)."""
+        gauge = Gauge("disco_budget_share", "Share of prompt tokens on the constrained side", registry=self._registry)
+        gauge.set_function(share)
 
     def failed(self, code: str) -> None:
         """A request ended with an error before it had a report."""
@@ -66,6 +75,8 @@ class Metrics:
         for migration in report["migrations"]:
             self._migrations.labels(migration["reason"], migration["outcome"]).inc()
         self._delayed.inc(report["delay_num"])
+        if report["qoe"] is not None:
+            self._qoe.labels(model).observe(report["qoe"])
 
     def render(self) -> bytes:
         """Prometheus' text format."""

@@ -16,6 +16,7 @@ from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
 from serve_app.core.planner import Planner
 from serve_app.ingress import Surface, build_http_app
+from serve_app.metrics import Metrics
 from serve_app.priors import cost_model, planner_config, prior_profile
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
@@ -52,8 +53,12 @@ class DiscoRouter:
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Called by Serve after the constructor."""
+        metrics = Metrics()
+        metrics.watch_budget(lambda: self._state.budget.spent_share)
         return build_http_app(
-            Surface(self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown)
+            Surface(
+                self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
+            )
         )
 
     async def open(self, request: ClientRequest) -> TextStream:

@@ -8,11 +8,24 @@ from typing import Any, Literal
 
 from serve_app.streams import Delta, Outcome, Usage
 
-DONE = b"data: [DONE]\n\n"
+#: Legal inside JSON, but some clients take them for the end of an event's line.
+_LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _encode(value)
+    return text if text.isascii() else text.translate(_LINE_BREAKS)
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8; a lone surrogate, which has none, becomes its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def json_bytes(value: Any) -> bytes:
+    return _bytes(_json(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +42,32 @@ class Envelope:
 
 
 class ChunkWriter:
-    """Renders one stream. ``report``: chunks name their endpoint, and the last one before [DONE] carries the report."""
+    """Renders one stream; each event's id is the number of tokens shown with it.
+
+    ``report``: chunks name their endpoint, and the last one before [DONE] carries the report.
+    """
 
     def __init__(self, envelope: Envelope, *, include_usage: bool, report: bool) -> None:
         self._chat = envelope.kind == "chat"
         self._head = _json(envelope.head("chat.completion.chunk" if self._chat else "text_completion"))[:-1]
+        before = f'{self._head},"choices":[{{"index":0,'
+        self._open = before + ('"delta":{"content":' if self._chat else '"text":')
+        self._first_open = before + '"delta":{"role":"assistant","content":' if self._chat else self._open
+        self._usage = ',"usage":null' if include_usage else ""
+        unfinished = '"logprobs":null,"finish_reason":null}]' + self._usage
+        self._close = ("}," if self._chat else ",") + unfinished
         self._include_usage = include_usage
         self._report = report
         self._first = True
         self._tokens = 0
 
     def delta(self, delta: Delta) -> bytes:
-        """An event whose id is the number of tokens shown with it; the first one of a chat names the role."""
-        text = _json(delta.text)
-        if self._chat:
-            role = '"role":"assistant",' if self._first else ""
-            choice = f'{{"index":0,"delta":{{{role}"content":{text}}},"logprobs":null,"finish_reason":null}}'
-        else:
-            choice = f'{{"index":0,"text":{text},"logprobs":null,"finish_reason":null}}'
+        """The first one of a chat names the role."""
+        head = self._first_open if self._first else self._open
         self._first = False
         self._tokens = delta.index + delta.count
         extra = f',"disco":{{"endpoint":{_json(delta.endpoint)}}}' if self._report else ""
-        return self._event(choice, extra)
+        return self._event(f"{head}{_json(delta.text)}{self._close}{extra}}}")
 
     def end(self, outcome: Outcome) -> bytes:
         """The finish, the usage if asked for, the report if asked for, and [DONE]."""
@@ -59,20 +76,19 @@ class ChunkWriter:
         body = empty if self._chat else '"text":""'
         choice = f'{{"index":0,{body},"logprobs":null,"finish_reason":{finish}}}'
         report = f',"disco":{_json(outcome.report)}' if self._report else ""
+        last = f'{self._head},"choices":[{choice}]{self._usage}'
+        done = self._event("[DONE]")
         if not self._include_usage:
-            return self._event(choice, report) + DONE
-        usage = f',"usage":{_json(usage_body(outcome.usage))}'
-        last = f"id: {self._tokens}\ndata: {self._head},\"choices\":[]{usage}{report}}}\n\n".encode()
-        return self._event(choice, "") + last + DONE
+            return self._event(f"{last}{report}}}") + done
+        usage = f'{self._head},"choices":[],"usage":{_json(usage_body(outcome.usage))}'
+        return self._event(f"{last}}}") + self._event(f"{usage}{report}}}") + done
 
-    def _event(self, choice: str, extra: str) -> bytes:
-        usage = ',"usage":null' if self._include_usage else ""
-        return f'id: {self._tokens}\ndata: {self._head},"choices":[{choice}]{usage}{extra}}}\n\n'.encode()
+    def error(self, error: dict[str, Any]) -> bytes:
+        """An error after the status line; nothing follows it, not even [DONE]."""
+        return self._event(_json(error))
 
-
-def error_event(error: dict[str, Any]) -> bytes:
-    """An error after the status line; nothing follows it."""
-    return f"data: {_json(error)}\n\n".encode()
+    def _event(self, data: str) -> bytes:
+        return _bytes(f"id: {self._tokens}\ndata: {data}\n\n")
 
 
 def usage_body(usage: Usage) -> dict[str, int]:

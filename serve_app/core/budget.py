@@ -21,6 +21,11 @@ class TokenBudget:
     def set_share(self, share: float) -> None:
         self._share = share
 
+    @property
+    def spent_share(self) -> float:
+        """Of all admitted prompt tokens, those prefilled by the constrained side. 0 before the first."""
+        return self.spent / self.admitted if self.admitted > 0 else 0.0
+
     def credit(self, prompt_tokens: int) -> None:
         """A request was admitted; negative to correct an estimate."""
         self.admitted += prompt_tokens
