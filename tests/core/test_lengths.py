@@ -43,6 +43,10 @@ def test_impossible_distributions_are_refused(lengths: list[int], probabilities:
         LengthDistribution(lengths, probabilities)
 
 
+def test_a_single_token_and_a_length_that_never_occurs_are_fine() -> None:
+    assert LengthDistribution([1, 20], [1.0, 0.0]).mean == 1.0
+
+
 def test_mean_residual_life_by_hand() -> None:
     seen = OutputLengths([300, 100, 200])
     assert seen.expected_remaining(0, 1000) == 200.0
@@ -73,6 +77,12 @@ def test_remaining_is_the_mean_of_the_longer_answers(samples: list[int], accepte
     longer = [length - accepted for length in samples if length > accepted]
     if longer:
         assert remaining == pytest.approx(min(room, np.mean(longer)))
+
+
+def test_guesses_are_the_middles_of_equal_shares() -> None:
+    assert exponential_quantiles(200.0, 4) == [27, 94, 196, 416]
+    assert exponential_quantiles(1.0, 3) == [1, 1, 2]
+    assert exponential_quantiles(200.0, 0) == []
 
 
 def test_the_guess_before_any_answer_is_memoryless() -> None:

@@ -27,6 +27,7 @@ def expected_spend(table: WaitTable, ttft: EmpiricalTtft, lengths: LengthDistrib
     ("budget", "waits", "spend"),
     [
         (0.3, [0.0, 1.0, 3.0, 3.0], 7.4),
+        (0.12, [1.5, 3.0, 3.0, 3.0], 3.0),
         (0.05, [8.0, 8.0, 8.0, 8.0], 0.0),
         (0.1, [3.0, 3.0, 3.0, 3.0], 2.6),
         (0.9, [0.0, 0.0, 0.0, 0.5], 22.8),
