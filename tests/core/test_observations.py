@@ -110,6 +110,17 @@ def test_without_a_range_of_lengths_the_slope_stays_as_believed(lengths: list[in
     assert line.slope == LINE.slope
 
 
+def test_eight_observations_of_three_lengths_of_which_the_longest_is_twice_the_shortest_suffice() -> None:
+    line = line_of(seen(DEVICE, [(length, 0.2 + 0.03 * length) for length in (40, 40, 60, 60, 60, 80, 80, 80)]))
+    assert line == LinearTtft(pytest.approx(0.03), pytest.approx(0.2))
+
+
+def test_only_the_newest_observations_bend_a_line() -> None:
+    old = [(length, 9.0) for length in range(20, 420)]
+    new = [(length, 0.2 + 0.03 * length) for length in range(20, 420, 2)]
+    assert line_of(seen(DEVICE, old + new)) == LinearTtft(pytest.approx(0.03), pytest.approx(0.2))
+
+
 def test_the_intercept_follows_even_so() -> None:
     assert line_of(seen(DEVICE, [(60, 2.0)] * 20)).predict(60) == pytest.approx(2.0)
 
