@@ -90,7 +90,9 @@ class ShapedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        return replace(self._inner.info, imitates=self._profile.name)
+        """A service that is imitated keeps no prefill for anybody, whatever the engine behind it could do."""
+        parks = self._inner.info.can_park and isinstance(self._profile, DeviceProfile)
+        return replace(self._inner.info, imitates=self._profile.name, can_park=parks)
 
     async def start(self) -> None:
         await self._inner.start()
