@@ -131,9 +131,9 @@ class Decoder:
 
     def take(self, job: Job) -> None:
         """The reader took one token."""
-        waits = job.sent - job.taken >= _AHEAD
+        # First count, then look: a decode thread that reaches its bound in between sees the new count.
         job.taken += 1
-        if waits:
+        if job.sent - job.taken >= _AHEAD - 1:
             self._inbox.put(_nothing)
 
     def close(self) -> None:

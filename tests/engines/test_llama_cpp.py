@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from array import array
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -361,6 +363,35 @@ def test_a_reader_that_stops_stops_the_engine(source: LlamaCppEngine):
     story_tokens = len(source._ready.vocabulary.encode(STORY))
     emoji_tokens = len(source._ready.vocabulary.encode(EMOJI))
     assert spent <= story_tokens + 2 + AHEAD + emoji_tokens + len(other.ids)
+
+
+def test_legs_that_come_and_go_at_random_leave_nothing_behind(batched: LlamaCppEngine):
+    rng = random.Random(5)
+
+    async def leg(number: int) -> None:
+        handoff = rng.choice([None, None, Handoff("Hello there", 2)])
+        request = ask(
+            chat("word " * rng.randint(1, 20)), rng.randint(1, 12), handoff, park=rng.choice([0.0, 0.01, 5.0])
+        )
+        wanted = rng.randint(0, 14)
+        async with aclosing(batched.generate(request)) as stream:
+            async for _ in stream:
+                wanted -= 1
+                if wanted < 0:
+                    return
+
+    async def scenario() -> Leg:
+        for _ in range(4):
+            legs = [asyncio.create_task(leg(number)) for number in range(8)]
+            for leaving in rng.sample(legs, 2):
+                for _ in range(rng.randint(0, 40)):
+                    await asyncio.sleep(0)
+                leaving.cancel()
+            await asyncio.gather(*legs, return_exceptions=True)
+            assert all(task.cancelled() or task.exception() is None for task in legs)
+        return await read(batched, ask(STORY, 8))
+
+    assert len(asyncio.run(scenario()).ids) == 8
 
 
 # --- the KV cache of earlier legs -----------------------------------------------------------------------------
