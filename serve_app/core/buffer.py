@@ -64,7 +64,7 @@ class TokenBuffer:
         if chunk.index != self.accepted:
             raise OutOfOrder(f"chunk starts at token {chunk.index}, expected {self.accepted}")
         self.accepted += chunk.count
-        self.open_tokens = min(chunk.open_tokens, self.accepted)
+        self.open_tokens = min(chunk.open_tokens, self.accepted - self.releasable)
         self._remember_ids(chunk, vocabulary)
         self._pieces.append(chunk.text)
         self._chars_accepted += len(chunk.text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from serve_app.core.errors import DiscoError
-from serve_app.core.model import AttemptId, EndpointInfo, FinishReason, Handoff, Receipt, TokenChunk
+from serve_app.core.model import AttemptId, EndpointInfo, Handoff, Receipt, TokenChunk
 
 
 class LegReason(StrEnum):
@@ -89,17 +89,6 @@ class Leg:
         self.outcome = outcome
         self.ended = now
         self.cut = self.cut or cut
-
-
-@dataclass(frozen=True, slots=True)
-class Stash:
-    """Chunks of a standby source that nobody may see unless the handoff is abandoned."""
-
-    chunks: tuple[TokenChunk, ...] = ()
-    finish: FinishReason | None = None
-
-    def add(self, chunk: TokenChunk) -> Stash:
-        return Stash((*self.chunks, chunk), chunk.finish)
 
 
 @dataclass(slots=True)

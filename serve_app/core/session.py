@@ -25,7 +25,7 @@ from serve_app.core.errors import (
     InvalidRequest,
     PromptTooLong,
 )
-from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord, Stash
+from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord
 from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
 from serve_app.core.model import (
     ContinuesBy,
@@ -79,7 +79,8 @@ class StreamSession:
         self._pending: list[Launch] = sorted(plan.launches, key=lambda launch: launch.delay)
         self._owner: Leg | None = None
         self._target: Leg | None = None
-        self._stash = Stash()
+        #: What a standby source wrote. Nobody may see it unless the handoff is abandoned.
+        self._surplus: list[TokenChunk] = []
         self._planned = 0
         self._rescues = 0
         self._first_error: DiscoError | None = None
@@ -259,8 +260,7 @@ class StreamSession:
             self._maybe_migrate(leg, now)
 
     def _standby(self, chunk: TokenChunk, now: float) -> None:
-        if chunk.count or chunk.finish:
-            self._stash = self._stash.add(chunk)
+        self._surplus.append(chunk)
         if chunk.finish is not None:
             self._abandon(now)
 
@@ -269,7 +269,6 @@ class StreamSession:
         record.outcome, record.gap = "completed", now - self.buffer.arrivals[-1] if self.buffer.arrivals else None
         if self._owner is not None:
             self._cancel(self._owner, LegOutcome.HANDED_OVER, now)
-        self._stash = Stash()
         self._owner, self._target = leg, None
         self.phase = Phase.DECODE
 
@@ -305,7 +304,6 @@ class StreamSession:
             self._target_failed(leg, now)
         else:
             self._owner = None
-            self._stash = Stash()
             if self._target is None:
                 self._rescue(now)
 
@@ -329,10 +327,9 @@ class StreamSession:
         self._back_to_source(self._owner, now)
 
     def _back_to_source(self, owner: Leg, now: float) -> None:
-        stash, self._stash = self._stash, Stash()
         self.phase = Phase.DECODE
-        for chunk in stash.chunks:
-            if self._owner is owner and self.phase is Phase.DECODE:
+        for chunk in self._surplus:
+            if self._owner is owner:
                 self._owned(owner, chunk, now)
 
     def _rescue(self, now: float) -> None:
@@ -374,11 +371,12 @@ class StreamSession:
 
     def _hand_over(self, target: EndpointInfo, reason: LegReason, now: float) -> None:
         handoff = self.buffer.handoff(target.vocabulary if target.continues_by is ContinuesBy.IDS else None)
-        if handoff.packed_ids is None and self._owner is None:
+        if handoff.packed_ids is None:
             self.buffer.roll_back()
         source = next((leg.info.id for leg in reversed(self.legs) if leg.used), "")
         mode = self._mover.mode.value if reason is LegReason.MIGRATION and self._mover.mode else "break"
         self.phase = Phase.HANDOFF
+        self._surplus = []
         self._target = self._start(target.id, reason, now, handoff)
         self.migrations.append(MigrationRecord(source, target.id, handoff.next_index, reason, mode, now))
 

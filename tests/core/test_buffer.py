@@ -58,6 +58,19 @@ def test_an_open_character_is_accepted_but_not_releasable() -> None:
     assert buffer.arrivals == [0.0, 2.0, 2.0]
 
 
+def test_what_is_shown_stays_shown_whatever_an_endpoint_calls_open() -> None:
+    buffer = TokenBuffer(4.0)
+    buffer.accept(chunk(0, "abc", 1, 2, 3), "v", 0.0)
+    assert buffer.accept(chunk(3, "", 4, open_tokens=3), "v", 0.0) == Release(3, 0, "")
+    buffer.roll_back()
+    assert (buffer.accepted, buffer.releasable) == (3, 3)
+    held = TokenBuffer(4.0, ("END",))
+    held.accept(chunk(0, "E", 1), "v", 0.0)
+    assert held.accept(chunk(1, "eEN", 2, open_tokens=2), "v", 0.0) == Release(0, 1, "Ee")
+    assert held.finish(1.0) == Release(1, 1, "EN")
+    assert held.arrivals == [0.0, 1.0]
+
+
 def test_a_token_without_text_is_releasable_at_once() -> None:
     buffer = TokenBuffer(4.0)
     assert buffer.accept(chunk(0, "", 1), "v", 0.0) == Release(0, 1, "")

@@ -231,6 +231,16 @@ def test_a_failed_planned_move_bars_even_those_that_are_left() -> None:
     assert stage.session.verdicts["phone"].verdict is Verdict.LIMIT
 
 
+def test_surplus_of_one_move_never_shows_up_after_the_next() -> None:
+    stage = handing_over(OVERLAP, infos=(CLOUD, PHONE, LAPTOP), max_planned=2)
+    stage.say("cloud", "x")
+    stage.costs.unit["laptop"] = UnitCost(0.0, 0.0)  # type: ignore[index]
+    stage.costs.unit["phone"] = UnitCost(0.0, 1e-3)  # type: ignore[index]
+    assert stage.say("phone", *"fghij")[-1] == ("start", "r-2-laptop")
+    assert stage.fail("laptop") == []
+    assert stage.text == "abcdefghij"
+
+
 def test_the_best_of_several_targets_is_chosen() -> None:
     stage = Stage("cloud", infos=ALL, mode=OVERLAP, dear=("cloud",))
     stage.costs.unit["laptop"] = UnitCost(0.0, 0.0)  # type: ignore[index]
@@ -283,6 +293,10 @@ def test_rescues_are_limited_and_the_first_cause_is_reported() -> None:
     stage.say("laptop", "c")
     assert stage.fail("laptop") == [("fail", "endpoint_timeout")]
     assert stage.text == "abc"
+    assert [(record.source, record.target) for record in stage.session.migrations] == [
+        ("cloud", "phone"),
+        ("phone", "laptop"),
+    ]
 
 
 def test_a_rescue_that_fails_is_rescued() -> None:
