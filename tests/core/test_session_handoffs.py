@@ -233,7 +233,8 @@ def test_a_failed_planned_move_bars_even_those_that_are_left() -> None:
 
 def test_surplus_of_one_move_never_shows_up_after_the_next() -> None:
     stage = handing_over(OVERLAP, infos=(CLOUD, PHONE, LAPTOP), max_planned=2)
-    stage.say("cloud", "x")
+    for surplus in "STUVWXYZ":
+        stage.say("cloud", surplus)
     stage.costs.unit["laptop"] = UnitCost(0.0, 0.0)  # type: ignore[index]
     stage.costs.unit["phone"] = UnitCost(0.0, 1e-3)  # type: ignore[index]
     assert stage.say("phone", *"fghij")[-1] == ("start", "r-2-laptop")
