@@ -134,18 +134,20 @@ class StreamService:
             expected_remaining=planner.expected_remaining,
         )
 
-    def learn(self, request: ClientRequest, session: StreamSession) -> None:
+    def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
         planner = self._state.planner
         for leg in session.legs:
             if leg.ttft is not None and leg.handoff is None:
                 queued = leg.receipt.queued if leg.receipt else 0.0
                 planner.observe_first_token(leg.info.id, session.prompt_tokens, leg.ttft - queued)
+            if request.delivery == "eager":
+                planner.observe_decode(leg.info.id, leg.decoded, leg.decode_seconds)
         if session.winner is not None:
             exact = session.prompt_tokens
             self._state.estimator(request.model).learn(request.prompt, exact)
             self._state.budget.credit(exact - session.config.prompt_tokens)
-        if session.winner is not None and session.buffer.accepted:
+        if finish is not None and session.buffer.accepted:
             planner.observe_output(session.buffer.accepted)
 
     def budgeted_tokens(self, session: StreamSession) -> int:
@@ -218,8 +220,8 @@ class OpenStream:
             await self.driver.aclose()
         finally:
             self.settle()
-            self._service.learn(self._request, self._session)
             closed = self.driver.closed
+            self._service.learn(self._request, self._session, closed.finish if closed else None)
             failure = error or (closed.error if closed else None)
             code = failure.code if isinstance(failure, DiscoError) else type(failure).__name__ if failure else None
             self._span.end(self.outcome, code)

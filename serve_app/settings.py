@@ -63,7 +63,7 @@ class LlamaCppEngineSettings(Settings):
     type: Literal["llama_cpp"] = "llama_cpp"
     model: str = Field(default="smollm2-135m-instruct", description="A known model's name, or the path of a GGUF file.")
     context_length: int = Field(default=2048, ge=64, description="Tokens per stream, prompt plus answer.")
-    n_batch: int = Field(default=512, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
+    n_batch: int = Field(default=64, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
     threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
 
 
@@ -130,7 +130,9 @@ class AccessSettings(Settings):
 
 
 class TelemetrySettings(Settings):
-    otlp_endpoint: str | None = Field(default=None, description="For instance http://127.0.0.1:4318; None exports nothing.")
+    otlp_endpoint: str | None = Field(
+        default=None, description="For instance http://127.0.0.1:4318; None exports nothing."
+    )
     protocol: Literal["http", "grpc"] = "http"
     sampling: Share = 1.0
 
@@ -223,7 +225,9 @@ class LimitSettings(Settings):
     body_bytes: int = Field(default=1_000_000, ge=1024)
     stream_seconds: Seconds = Field(default=600.0, description="Longest life of one stream.")
     first_token_seconds: Seconds = Field(default=30.0, description="An endpoint without a token by then has failed.")
-    idle_seconds: Seconds = Field(default=5.0, description="A running leg silent for this long beyond the slack failed.")
+    idle_seconds: Seconds = Field(
+        default=5.0, description="A running leg silent for this long beyond the slack failed."
+    )
 
 
 class LiveSettings(Settings):
@@ -240,9 +244,7 @@ class LiveSettings(Settings):
         """Raise ValueError where a price names an endpoint that does not exist."""
         for name in self.prices.endpoints:
             if name not in app.endpoints:
-                raise ValueError(
-                    f"prices.endpoints: no endpoint named {name!r}; known: {', '.join(app.endpoints)}"
-                )
+                raise ValueError(f"prices.endpoints: no endpoint named {name!r}; known: {', '.join(app.endpoints)}")
 
 
 def explain(error: Exception, document: object = None) -> list[str]:

@@ -35,9 +35,16 @@ class LegOutcome(StrEnum):
     FAILED = "failed"
 
 
+#: Tokens that every pace lets through at once: half of the smallest ``ahead_tokens``.
+UNHINDERED = 8
+
+
 @dataclass(slots=True)
 class Leg:
-    """Times are seconds on the session's clock. ``tokens`` counts all the leg generated, used or not."""
+    """Times are seconds on the session's clock. ``tokens`` counts all the leg generated, used or not.
+
+    ``decoded`` tokens came in the ``decode_seconds`` after the first one, before any pace could hold them up.
+    """
 
     attempt: AttemptId
     info: EndpointInfo
@@ -50,6 +57,8 @@ class Leg:
     first_token: float | None = None
     last_item: float = 0.0
     tokens: int = 0
+    decoded: int = 0
+    decode_seconds: float = 0.0
     used: int = 0
     late: float = 0.0
     error: DiscoError | None = None
@@ -83,6 +92,9 @@ class Leg:
         self.late = max(self.late, chunk.imitation_late)
         if chunk.count and self.first_token is None:
             self.first_token = now
+        elif self.first_token is not None and self.tokens <= UNHINDERED:
+            self.decoded += chunk.count
+            self.decode_seconds = now - self.first_token
 
     def end(self, outcome: LegOutcome, now: float, *, cut: bool = False) -> None:
         """``cut``: it was told to stop, so it may have done more than it could report."""

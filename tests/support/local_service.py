@@ -70,8 +70,8 @@ class LocalService:
     app: AppSettings
     live: LiveSettings
 
-    async def ask(self, words: int, number: int, max_tokens: int = 120, **fields: Any) -> tuple[str, Outcome]:
-        """One chat request whose prompt has about ``words`` tokens, read to its end."""
+    def request(self, words: int, number: int, max_tokens: int = 120, **fields: Any) -> ClientRequest:
+        """A chat request whose prompt has ``words`` words and differs with ``number``."""
         content = " ".join(f"w{number}x{i}" for i in range(words))
         request = ClientRequest(
             request_id=f"r{number}",
@@ -81,7 +81,11 @@ class LocalService:
             consumption_rate=self.live.reader.consumption_rate,
             delivery=self.live.reader.delivery,
         )
-        stream = await self.service.open(replace(request, **fields))
+        return replace(request, **fields)
+
+    async def ask(self, words: int, number: int, max_tokens: int = 120, **fields: Any) -> tuple[str, Outcome]:
+        """The request, read to its end."""
+        stream = await self.service.open(self.request(words, number, max_tokens, **fields))
         try:
             text = "".join([delta.text async for delta in stream])
             return text, stream.outcome
