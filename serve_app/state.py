@@ -32,5 +32,3 @@ class LocalState:
 
     def estimator(self, model: str) -> PromptEstimator:
         return self.estimators.setdefault(model, PromptEstimator())
-
-

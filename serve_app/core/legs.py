@@ -92,7 +92,7 @@ class Leg:
         self.late = max(self.late, chunk.imitation_late)
         if chunk.count and self.first_token is None:
             self.first_token = now
-        elif self.first_token is not None and self.tokens <= UNHINDERED:
+        elif chunk.count and self.first_token is not None and self.tokens <= UNHINDERED:
             self.decoded += chunk.count
             self.decode_seconds = now - self.first_token
 

@@ -1,0 +1,103 @@
+"""`disco check`: what a sound configuration would do."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from actors.threads import available_cores, llama_settings, threads_per_engine
+from serve_app.cli.configfile import Configuration
+from serve_app.cli.engines import describe_engine, missing_models
+from serve_app.core.cost import CostModel, Regime, regime_of
+from serve_app.core.model import EndpointKind
+from serve_app.priors import cost_model, prior_profile
+from serve_app.settings import EndpointSettings, ShapedEngineSettings
+from serve_app.settings import Regime as RegimeSetting
+
+#: Prompt for which an endpoint's expected TTFT is shown, tokens.
+TYPICAL_PROMPT = 60
+
+
+def describe(configuration: Configuration) -> RenderableType:
+    """A table of endpoints, then one line for everything else."""
+    lines = [
+        f"listens on   {configuration.host}:{configuration.port}",
+        *(f"model        {name}: {', '.join(_served_by(configuration, name))}" for name in configuration.app.models),
+        f"dispatch     {_dispatch(configuration)}",
+        f"migration    {configuration.live.migration.mode}, at most {configuration.live.migration.max_planned} planned",
+        f"reader       {_reader(configuration)}",
+    ]
+    lines += [
+        f"model file   {m.name}: not here yet, {m.megabytes} MB; `disco up` fetches it, or `disco model fetch {m.name}`"
+        for m in missing_models(configuration.app)
+    ]
+    return Group(_endpoints(configuration), *(Text(line, overflow="fold") for line in lines))
+
+
+def regime(configuration: Configuration, costs: CostModel) -> tuple[Regime, str] | None:
+    """Whose prompt tokens the budget limits, and why; None with one kind of endpoint only."""
+    setting = configuration.live.regime
+    if setting is not RegimeSetting.AUTO:
+        return Regime(setting.value), "as configured"
+    cheapest = {
+        kind: min(
+            (costs.unit[name] for name, e in configuration.app.endpoints.items() if e.kind is kind),
+            key=lambda unit: unit.decode,
+            default=None,
+        )
+        for kind in EndpointKind
+    }
+    device, cloud = cheapest[EndpointKind.DEVICE], cheapest[EndpointKind.CLOUD]
+    if device is None or cloud is None:
+        return None
+    return regime_of(device, cloud), "by prices"
+
+
+def _endpoints(configuration: Configuration) -> Table:
+    app, costs = configuration.app, cost_model(configuration.app, configuration.live)
+    shared = threads_per_engine(app.endpoints.values(), available_cores())
+    table = Table("endpoint", "engine", "slots", f"TTFT, {TYPICAL_PROMPT} tokens", "USD per 1e6 in, out")
+    for name, endpoint in app.endpoints.items():
+        unit = costs.unit[name]
+        table.add_row(
+            f"{name}\n{endpoint.kind.value}",
+            "\n".join(_engine(endpoint, shared)),
+            f"{endpoint.slots}\n+ {endpoint.queue} queued",
+            f"{prior_profile(endpoint.engine).expected_ttft(TYPICAL_PROMPT):.2f} s expected",
+            f"{unit.prefill * 1e6:.4g}\n{unit.decode * 1e6:.4g}",
+        )
+    return table
+
+
+def _engine(endpoint: EndpointSettings, shared: int) -> list[str]:
+    lines = [describe_engine(endpoint.engine)]
+    if isinstance(endpoint.engine, ShapedEngineSettings):
+        lines.append(f"imitates {endpoint.engine.profile}")
+    engine = llama_settings(endpoint)
+    if engine is not None:
+        lines.append(f"threads: {engine.threads or shared}")
+    return lines
+
+
+def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:
+    return configuration.app.models[model].endpoints or tuple(configuration.app.endpoints)
+
+
+def _dispatch(configuration: Configuration) -> str:
+    policy = configuration.live.policy
+    if policy.name != "disco":
+        return policy.name
+    chosen = regime(configuration, cost_model(configuration.app, configuration.live))
+    if chosen is None:
+        return "endpoints of one kind only, so the fastest of them serves alone"
+    which, why = chosen
+    side = "device" if which is Regime.DEVICE_CONSTRAINED else "cloud"
+    notional = "; prices are notional" if configuration.live.prices.notional else ""
+    return f"{which.value} ({why}{notional}): the {side} may prefill {policy.budget:.0%} of all prompt tokens"
+
+
+def _reader(configuration: Configuration) -> str:
+    reader = configuration.live.reader
+    rate = "unknown speed" if reader.consumption_rate is None else f"{reader.consumption_rate:g} tokens per second"
+    return f"{rate}, {reader.delivery} delivery, at most {reader.ahead_tokens} tokens ahead"

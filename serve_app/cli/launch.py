@@ -1,0 +1,162 @@
+"""A local Ray with the application in it, from the first process to the last."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from serve_app.cli.configfile import Configuration
+from serve_app.settings import AppSettings
+
+#: Bytes; Ray's minimum is 75 MiB, and no object here is larger than a chunk of tokens.
+OBJECT_STORE: Final = 80 * 2**20
+
+#: Seconds. Streams under way get 5 s to end; whatever still lives after this is killed with the process.
+SHUTDOWN_LIMIT: Final = 25.0
+
+#: Ray's switches for this process and all that it starts. They have to be set before Ray is imported.
+ENVIRONMENT: Final = {
+    "RAY_ADDRESS": "local",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Serve's replicas listen on every interface; the token is what keeps strangers out.
+    "RAY_AUTH_MODE": "token",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # Implied by the switch above for replicas, but the proxy looks before it is implied.
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    # Implied too, but only HAProxy would use the extra port; and HAProxy cannot be bound to loopback.
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    "RAY_SERVE_ENABLE_HA_PROXY": "0",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+}
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end; like KeyboardInterrupt, nothing but the launcher catches it."""
+
+
+class LaunchFailed(Exception):
+    """Ray or the application did not start; ``logs`` were kept for a look."""
+
+    def __init__(self, message: str, logs: Path | None = None) -> None:
+        super().__init__(message, logs)
+        self.message = message
+        self.logs = logs
+
+
+@contextmanager
+def stop_by_signal() -> Iterator[None]:
+    """Turns SIGINT, SIGTERM and SIGHUP into ``Stopped`` in the main thread."""
+    previous = {number: signal.signal(number, _stop) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    # One is enough: a second Ctrl-C, or the one a terminal sends besides make's, must not cut the shutdown short.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped
+
+
+def ray_cpus(app: AppSettings) -> int:
+    """What the actors ask for, at their most, and one for Serve's own tasks. Bookkeeping: Ray reserves no real core."""
+    wanted = app.router.num_cpus * app.router.replicas
+    for endpoint in app.endpoints.values():
+        placement = endpoint.placement
+        wanted += placement.num_cpus * (placement.max_replicas or placement.replicas)
+    return math.ceil(wanted) + 1
+
+
+@contextmanager
+def running(configuration: Configuration, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
+    """The application, submitted; it is gone without a trace when the block ends. Call within ``stop_by_signal``."""
+    os.environ.update(environment)
+    # Ray's sockets lie below it, and a socket's path has room for 103 characters.
+    directory = Path(tempfile.mkdtemp(prefix="disco-", dir="/tmp"))  # noqa: S108
+    failed = False
+    try:
+        _start(configuration, directory)
+        yield
+    except LaunchFailed as error:
+        failed = True
+        raise LaunchFailed(error.message, directory) from None
+    finally:
+        _shut_down()
+        if not failed:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(configuration: Configuration, directory: Path) -> None:
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    import ray
+    from ray.serve._private.api import serve_start
+    from ray.serve.config import gRPCOptions
+    from ray.serve.schema import ServeDeploySchema
+
+    schema = ServeDeploySchema.model_validate(configuration.document)
+    try:
+        ray.init(
+            address="local",
+            namespace="serve",
+            num_cpus=ray_cpus(configuration.app),
+            object_store_memory=OBJECT_STORE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(directory),
+        )
+        for number in _SIGNALS:
+            # ray.init() installs a handler for SIGTERM that would exit without a shutdown.
+            signal.signal(number, _stop)
+        client = serve_start(
+            http_options=schema.http_options.model_dump(),
+            proxy_location=schema.proxy_location,
+            grpc_options=gRPCOptions(**schema.grpc_options.model_dump()),
+            global_logging_config=schema.logging_config,
+        )
+        client.deploy_apps(schema, _blocking=False)
+    except Exception as error:
+        raise LaunchFailed(f"Ray Serve did not start: {type(error).__name__}: {error}") from error
+
+
+def deployment_failure(application: str) -> str | None:
+    """Why Serve gave up on the application; None while it has not."""
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    status = serve.status().applications.get(application)
+    if status is None or status.status is not ApplicationStatus.DEPLOY_FAILED:
+        return None
+    return status.message or "Serve gave no reason"
+
+
+def _shut_down() -> None:
+    import ray
+    from ray import serve
+
+    watchdog = threading.Timer(SHUTDOWN_LIMIT, os._exit, args=(1,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        if ray.is_initialized():
+            serve.shutdown()
+    finally:
+        ray.shutdown()
+        watchdog.cancel()

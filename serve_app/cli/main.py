@@ -1,0 +1,130 @@
+"""`disco`: the commands, and nothing but their arguments."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version as installed_version
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from serve_app.cli.exits import BAD_INPUT, FAILED, OK
+from serve_app.cli.launch import ENVIRONMENT
+
+app = typer.Typer(name="disco", help="One text stream from a cloud and a device.", no_args_is_help=True)
+models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
+app.add_typer(models, name="model")
+
+ConfigArgument = Annotated[str, typer.Argument(help="A file, or a shipped configuration: disco, simulated.")]
+
+
+@app.command()
+def up(
+    config: ConfigArgument = "disco",
+    port: Annotated[Optional[int], typer.Option(min=1, max=65535, help="Instead of the file's port.")] = None,  # noqa: UP045 - typer reads it
+) -> None:
+    """Start the service on this machine, wait until it is ready, stop it without a trace on Ctrl-C."""
+    # Ray reads its switches when it is imported, which reading a configuration already does.
+    os.environ.update(ENVIRONMENT)
+    from serve_app.cli.configfile import BadConfiguration, load
+    from serve_app.cli.up import up as run
+
+    console = Console()
+    try:
+        configuration = load(config, port)
+    except BadConfiguration as error:
+        _show_problems(error.source, error.problems)
+        raise typer.Exit(BAD_INPUT) from None
+    raise typer.Exit(run(configuration, console))
+
+
+@app.command()
+def check(config: ConfigArgument = "disco") -> None:
+    """Judge a configuration before anything starts, and say what it would do."""
+    from serve_app.cli.check import describe
+    from serve_app.cli.configfile import BadConfiguration, load
+
+    try:
+        configuration = load(config)
+    except BadConfiguration as error:
+        _show_problems(error.source, error.problems)
+        raise typer.Exit(BAD_INPUT) from None
+    Console().print(describe(configuration))
+
+
+@app.command()
+def chat(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
+    model: Annotated[Optional[str], typer.Option(help="A served name; the first one if not given.")] = None,  # noqa: UP045
+    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    pin: Annotated[Optional[str], typer.Option(help="device_only or cloud_only.")] = None,  # noqa: UP045
+    rate: Annotated[Optional[float], typer.Option(help="Tokens per second that you read.")] = None,  # noqa: UP045
+    delivery: Annotated[Optional[str], typer.Option(help="eager or paced.")] = None,  # noqa: UP045
+    report: Annotated[bool, typer.Option(help="Say afterwards what happened.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+) -> None:
+    """Stream an answer into the terminal, each endpoint in its own colour."""
+    from serve_app.cli.chat import ChatOptions
+    from serve_app.cli.chat import chat as run
+
+    options = ChatOptions(
+        prompt=prompt,
+        url=url,
+        model=model,
+        max_tokens=max_tokens,
+        pin=pin,
+        rate=rate,
+        delivery=delivery,
+        report=report,
+        as_json=json,
+    )
+    raise typer.Exit(run(options, Console()))
+
+
+@models.command("list")
+def list_models() -> None:
+    """Known models, and whether they are in the cache."""
+    from actors.engines.models import KNOWN, resolve
+
+    console = Console()
+    for name, known in KNOWN.items():
+        try:
+            state = str(resolve(name))
+        except FileNotFoundError:
+            state = f"not fetched, {known.megabytes} MB"
+        console.print(f"{name}  ({known.licence})  {escape(state)}", highlight=False, soft_wrap=True)
+
+
+@models.command()
+def fetch(names: Annotated[list[str], typer.Argument(help="Known models; see `disco model list`.")]) -> None:
+    """Bring models into the cache and verify them."""
+    from actors.engines.models import FetchError
+    from actors.engines.models import fetch as bring
+
+    console = Console()
+    for name in names:
+        try:
+            bring(name, lambda line: console.print(escape(line), highlight=False, soft_wrap=True))
+        except ValueError as error:
+            console.print(escape(str(error)), style="red")
+            raise typer.Exit(BAD_INPUT) from None
+        except FetchError as error:
+            console.print(escape(str(error)), style="red")
+            raise typer.Exit(FAILED) from None
+
+
+@app.command()
+def version() -> None:
+    """The installed version."""
+    Console().print(installed_version("disco-serve"), highlight=False)
+    raise typer.Exit(OK)
+
+
+def _show_problems(source: str, problems: tuple[str, ...]) -> None:
+    console = Console(stderr=True)
+    console.print(f"[red]{escape(source)} cannot be used[/]", highlight=False)
+    for problem in problems:
+        console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)

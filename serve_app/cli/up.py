@@ -1,0 +1,145 @@
+"""`disco up`: fetch the models, start, wait until it answers, say how to use it, stop without a trace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+
+from actors.engines.models import FetchError, fetch
+from serve_app.cli import ready
+from serve_app.cli.configfile import Configuration
+from serve_app.cli.engines import missing_models
+from serve_app.cli.exits import FAILED, OK, UNFIT
+from serve_app.cli.launch import LaunchFailed, Stopped, deployment_failure, running, stop_by_signal
+from serve_app.cli.preflight import check_port
+
+#: Seconds between two looks at the service while it starts, and between two lines where there is no terminal.
+POLL = 0.25
+QUIET = 10.0
+
+#: Seconds. The service is ready with its first warm endpoint; the others get this much longer before it is announced.
+GRACE = 10.0
+
+#: Seconds. Loading a large model from a slow disk takes minutes.
+START_LIMIT = 600.0
+
+
+def up(configuration: Configuration, console: Console) -> int:
+    """Run until a signal. The exit code is OK when that ended it and the service was up or still starting."""
+    port = check_port(configuration.host, configuration.port)
+    if not port.ok:
+        console.print(f"[red]{escape(port.name)}[/]: {escape(port.detail)}\n  remedy: {escape(port.remedy)}")
+        return UNFIT
+    try:
+        with stop_by_signal():
+            if not _fetch_models(configuration, console):
+                return FAILED
+            _serve(configuration, console)
+    except Stopped:
+        console.print("stopped")
+        return OK
+    except LaunchFailed as error:
+        console.print(f"[red]the service did not start[/]\n{escape(error.message)}")
+        if error.logs is not None:
+            console.print(f"Ray's logs were kept: {error.logs}; remove that directory when you have seen them")
+        return FAILED
+    return FAILED
+
+
+def _fetch_models(configuration: Configuration, console: Console) -> bool:
+    for model in missing_models(configuration.app):
+        try:
+            fetch(model.name, lambda line: console.print(f"  {escape(line)}", highlight=False))
+        except FetchError as error:
+            console.print(f"[red]the model could not be fetched[/]\n  {escape(str(error))}")
+            return False
+    return True
+
+
+def _serve(configuration: Configuration, console: Console) -> None:
+    """Does not return, but is ended by ``Stopped`` or ``LaunchFailed``."""
+    began = time.monotonic()
+    url = ready.base_url(configuration.host, configuration.port)
+    application = str(configuration.document["applications"][0].get("name", "default"))
+    with console.status("starting Ray Serve") as status:
+        try:
+            with running(configuration):
+                show = status.update if console.is_terminal else _lines(console)
+                state = wait_until_ready(lambda: ready.ask(url), lambda: deployment_failure(application), show)
+                status.stop()
+                announce(configuration, url, state, time.monotonic() - began, console)
+                try:
+                    threading.Event().wait()
+                finally:
+                    console.print("\nstopping")
+        finally:
+            status.stop()
+
+
+def _lines(console: Console) -> Callable[[str], None]:
+    """Without a terminal: a line when the state changes, and now and then."""
+    last = ("", -QUIET)
+
+    def show(text: str) -> None:
+        nonlocal last
+        state = text.rpartition(" (")[0]
+        now = time.monotonic()
+        if state != last[0] or now - last[1] >= QUIET:
+            last = (state, now)
+            console.print(f"  {text}", highlight=False)
+
+    return show
+
+
+def wait_until_ready(
+    ask: Callable[[], ready.Readiness | None],
+    failure: Callable[[], str | None],
+    show: Callable[[str], None],
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ready.Readiness:
+    """Until every endpoint is warm, or one is and the others' grace is over. Raises ``LaunchFailed``."""
+    began = now()
+    usable: float | None = None
+    while True:
+        state = ask()
+        elapsed = now() - began
+        if state is not None and state.ready:
+            usable = now() if usable is None else usable
+            if not state.waiting or now() - usable >= GRACE:
+                return state
+        reason = failure()
+        if reason is not None:
+            raise LaunchFailed(reason)
+        missing = "the application" if state is None else _waiting(state)
+        if elapsed >= START_LIMIT:
+            raise LaunchFailed(f"not ready after {elapsed:.0f} s; missing: {missing}")
+        show(f"waiting for {escape(missing)} ({elapsed:.0f} s)")
+        sleep(POLL)
+
+
+def _waiting(state: ready.Readiness) -> str:
+    return ", ".join(f"{name} ({reason})" if reason else name for name, reason in state.waiting.items())
+
+
+def announce(configuration: Configuration, url: str, state: ready.Readiness, elapsed: float, console: Console) -> None:
+    model = next(iter(configuration.app.models))
+    console.print(f"[green]ready[/] after {elapsed:.0f} s at [bold]{url}[/]  (Ctrl-C stops it)", highlight=False)
+    for name, reason in state.waiting.items():
+        console.print(f"  [yellow]not ready yet:[/] {escape(name)}: {escape(reason)}", highlight=False)
+    console.print("Try it, from another terminal:", highlight=False)
+    console.print(escape(curl(url, model)), highlight=False, soft_wrap=True)
+    console.print(f'or: disco chat --url {url} "Why is the sky blue?"', highlight=False, soft_wrap=True)
+
+
+def curl(url: str, model: str) -> str:
+    """A command that streams, ready to be pasted."""
+    body = (
+        f'{{"model": "{model}", "stream": true, "max_tokens": 64, "disco": {{"report": true}}, '
+        '"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+    )
+    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
