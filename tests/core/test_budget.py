@@ -77,6 +77,18 @@ def test_a_wrong_estimate_can_be_corrected_both_ways() -> None:
     assert (budget.admitted, budget.balance) == (60, 30.0)
 
 
+def test_the_share_that_was_spent() -> None:
+    budget = TokenBudget(0.5)
+    assert budget.spent_share == 0.0
+    budget.credit(100)
+    reservation = budget.reserve(100)
+    assert reservation is not None
+    assert budget.spent_share == 0.0
+    reservation.settle(80)
+    budget.credit(60)
+    assert budget.spent_share == 0.5
+
+
 def test_the_share_changes_for_what_is_admitted_from_then_on() -> None:
     budget = TokenBudget(0.5)
     budget.credit(100)

@@ -14,7 +14,10 @@ LINE = LinearTtft(slope=0.01, intercept=0.4)
 DEVICE = LatencyProfile(LINE, prefill_rate=100.0, decode_rate=14.0)
 SERVER = LatencyProfile(EmpiricalTtft(np.linspace(0.2, 0.6, 100)), prefill_rate=1e6, decode_rate=50.0)
 
-events = st.lists(st.tuples(st.integers(0, 5000), st.floats()), max_size=60)
+events = st.lists(
+    st.tuples(st.integers(0, 5000), st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])),
+    max_size=60,
+)
 
 
 def seen(prior: LatencyProfile, ttfts: list[tuple[int, float]], window: int = 500) -> EndpointObservations:
