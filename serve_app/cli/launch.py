@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -68,7 +69,7 @@ def stop_by_signal() -> Iterator[None]:
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     # One is enough: a second Ctrl-C, or the one a terminal sends besides make's, must not cut the shutdown short.
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_IGN)
@@ -84,12 +85,21 @@ def ray_cpus(app: AppSettings) -> int:
     return math.ceil(wanted) + 1
 
 
+def prepare(environment: Mapping[str, str] = ENVIRONMENT) -> None:
+    """Set Ray's switches, which Ray reads once, when it is imported. Raises ``LaunchFailed`` where that is too late."""
+    if all(os.environ.get(name) == value for name, value in environment.items()):
+        return
+    if "ray" in sys.modules:
+        raise LaunchFailed("Ray was imported before its switches were set; start the service from a process of its own")
+    os.environ.update(environment)
+
+
 @contextmanager
 def running(configuration: Configuration, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
     """The application, submitted; it is gone without a trace when the block ends. Call within ``stop_by_signal``."""
-    os.environ.update(environment)
+    prepare(environment)
     # Ray's sockets lie below it, and a socket's path has room for 103 characters.
-    directory = Path(tempfile.mkdtemp(prefix="disco-", dir="/tmp"))  # noqa: S108
+    directory = Path(tempfile.mkdtemp(prefix="disco-", dir="/tmp"))
     failed = False
     try:
         _start(configuration, directory)
@@ -156,7 +166,7 @@ def _shut_down() -> None:
     watchdog.start()
     try:
         if ray.is_initialized():
-            serve.shutdown()
+            serve.shutdown()  # type: ignore[no-untyped-call]
     finally:
         ray.shutdown()
         watchdog.cancel()

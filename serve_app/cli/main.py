@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version as installed_version
 from typing import Annotated, Optional
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK
-from serve_app.cli.launch import ENVIRONMENT
+from serve_app.cli.launch import prepare
 
 app = typer.Typer(name="disco", help="One text stream from a cloud and a device.", no_args_is_help=True)
 models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
@@ -27,7 +26,7 @@ def up(
 ) -> None:
     """Start the service on this machine, wait until it is ready, stop it without a trace on Ctrl-C."""
     # Ray reads its switches when it is imported, which reading a configuration already does.
-    os.environ.update(ENVIRONMENT)
+    prepare()
     from serve_app.cli.configfile import BadConfiguration, load
     from serve_app.cli.up import up as run
 
