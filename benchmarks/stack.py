@@ -8,6 +8,8 @@ The mode is that of the process's environment, which ``mode_environment`` makes 
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import socket
 import sys
 import threading
@@ -17,18 +19,24 @@ from typing import Any
 import yaml
 
 from serve_app.cli.configfile import IMPORT_PATH, ROUTER, load
-from serve_app.cli.launch import ENVIRONMENT, Stopped, running, stop_by_signal
+from serve_app.cli.launch import ENVIRONMENT, LaunchFailed, Stopped, running, stop_by_signal
 from serve_app.settings import AppSettings, LiveSettings
 
 _HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, each a different one."""
-    probes = [socket.socket() for _ in range(count)]
+    """Ports that were free a moment ago. Below the range from which Ray and the kernel take theirs at any time."""
+    probes: list[socket.socket] = []
     try:
-        for probe in probes:
-            probe.bind((_HOST, 0))
+        while len(probes) < count:
+            probe = socket.socket()
+            try:
+                probe.bind((_HOST, random.randrange(10_000, 30_000)))
+            except OSError:
+                probe.close()
+            else:
+                probes.append(probe)
         return [int(probe.getsockname()[1]) for probe in probes]
     finally:
         for probe in probes:
@@ -73,14 +81,20 @@ def write_configuration(path: Path, port: int, app: AppSettings, live: LiveSetti
     path.write_text(yaml.safe_dump(document), "utf-8")
 
 
-def main(configuration: str) -> None:
+def main(configuration: str) -> int:
     with stop_by_signal():
         try:
             with running(load(configuration), dict(os.environ)):
                 threading.Event().wait()
+        except LaunchFailed as error:
+            print(error.message)
+            if error.logs is not None:
+                shutil.rmtree(error.logs, ignore_errors=True)
+            return 1
         except Stopped:
-            return
+            pass
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))
