@@ -89,6 +89,7 @@ def flooding() -> Script:
         while True:
             yield Delta(index, 1, "x" * 10_000, "phone")
             index += 1
+            await asyncio.sleep(0)
 
     return script
 
@@ -213,17 +214,19 @@ async def serving(
 async def listening(app: Starlette) -> AsyncIterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", lifespan="on"))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=5)
+        )
         task = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started or task.done())
         try:
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = server.force_exit = True
+            server.should_exit = True
             await task
 
 
 async def until(condition: Callable[[], bool], patience: float = 20.0) -> None:
     async with asyncio.timeout(patience):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the conditions are other parties' plain attributes
             await asyncio.sleep(0.002)
