@@ -57,6 +57,10 @@ from serve_app.core.protocol import (
 )
 
 
+#: Seconds by which a standby source steps in before the reader would miss a token: timers fire a little late.
+DRY_MARGIN = 0.02
+
+
 class StreamSession:
     """``eligible``: endpoints this request may use, best first; no other one is ever started."""
 
@@ -384,7 +388,8 @@ class StreamSession:
         """When a standby source must step in again: the reader is about to miss a token."""
         if self.phase is not Phase.HANDOFF or self._owner is None:
             return None
-        return self.buffer.runs_dry_at()
+        dry = self.buffer.runs_dry_at()
+        return None if dry is None else dry - DRY_MARGIN
 
     # --- a reader that does not keep up -------------------------------------------------------------------------
 
