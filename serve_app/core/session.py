@@ -56,7 +56,6 @@ from serve_app.core.protocol import (
     Woke,
 )
 
-
 #: Seconds by which a standby source steps in before the reader would miss a token: timers fire a little late.
 DRY_MARGIN = 0.02
 
