@@ -1,208 +1,201 @@
-"""`disco chat`: one question, its answer as it streams, and what it took."""
+"""`disco chat`: one question to a running service, its answer live, and what became of it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
-from serve_app.cli.colours import Colours
-from serve_app.cli.exits import FAILED, OK, UNREACHABLE
-from serve_app.cli.report_view import report_view
+from serve_app.cli.configfile import is_loopback
+from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
+from serve_app.cli.live_text import LiveText, printable
+from serve_app.cli.report_view import render
 from serve_app.cli.sse import EventReader
 
-#: Seconds to connect. A server under load may take its time with everything else; Ctrl-C ends that.
-CONNECT = 5.0
+#: Seconds. How long an answer may take is the server's to say, so nothing but the connection is limited here.
+_CONNECT: Final = 10.0
+
+#: ``write(text, endpoint)``.
+Write = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """``rate``: r_c, tokens per second; None leaves it to the server."""
+class ChatOptions:
+    """``rate``: tokens per second that the reader reads; None leaves it, as ``pin`` and ``delivery``, to the server."""
 
-    url: str
-    prompt: str = field(repr=False)
-    model: str = "disco"
-    max_tokens: int | None = None
+    prompt: str
+    url: str = "http://127.0.0.1:8000"
+    model: str | None = None
+    max_tokens: int = 256
     pin: str | None = None
     rate: float | None = None
+    delivery: str | None = None
     report: bool = True
-
-    def body(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"report": True}
-        if self.pin is not None:
-            options["pin"] = self.pin
-        if self.rate is not None:
-            options["consumption_rate"] = self.rate
-        body: dict[str, Any] = {
-            "model": self.model,
-            "stream": True,
-            "messages": [{"role": "user", "content": self.prompt}],
-            "disco": options,
-        }
-        if self.max_tokens is not None:
-            body["max_tokens"] = self.max_tokens
-        return body
+    as_json: bool = False
 
 
-class ServerError(Exception):
-    """The server refused, or broke off the stream; its own words. ``lines``: ready to be shown."""
+class ChatFailed(Exception):
+    """``code`` is the exit code that fits."""
 
-    def __init__(self, *lines: str) -> None:
-        super().__init__(*lines)
-        self.lines = lines
-
-
-@dataclass(slots=True)
-class Answer:
-    """What has arrived so far. ``endpoint`` wrote the latest piece."""
-
-    text: list[str] = field(default_factory=list)
-    endpoint: str | None = None
-    finish: str | None = None
-    report: dict[str, Any] | None = None
-    complete: bool = False
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, code)
+        self.message = message
+        self.code = code
 
 
-async def chat(request: ChatRequest, console: Console, *, as_json: bool = False) -> int:
-    """The exit code. With ``as_json`` only one JSON object is printed, at the end."""
-    view = _Quiet() if as_json else _Terminal(console)
-    answer = Answer()
-    problem: tuple[str, ...] = ()
-    code = OK
+def chat(options: ChatOptions, console: Console) -> int:
+    """Print the answer to ``console`` and complaints to stderr; the exit code."""
+    live = LiveText(console)
+    pieces: list[str] = []
+
+    def write(text: str, endpoint: str) -> None:
+        pieces.append(text)
+        if not options.as_json:
+            live.write(text, endpoint)
+
     try:
-        async for event in _events(request):
-            _take(event, answer, view)
-        if not answer.complete:
-            problem, code = ("the stream was cut off before its end",), FAILED
-    except ServerError as error:
-        problem, code = error.lines, FAILED
-    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL, TimeoutError):
-        problem = (
-            f"nothing answers at {request.url}",
-            "start the service with `make serve` or `disco up`, or give --url",
-        )
-        code = UNREACHABLE
-    except aiohttp.ClientError as error:
-        problem, code = (f"the connection broke: {type(error).__name__}",), FAILED
-    if as_json:
-        _print_json(answer, problem)
-        return code
-    view.end()
-    if problem:
-        console.print("\n  ".join(f"[red]{escape(line)}[/]" for line in problem), highlight=False, soft_wrap=True)
-    elif answer.finish == "length":
-        console.print("[dim](cut off by max_tokens)[/]")
-    if request.report and answer.report is not None:
-        console.print()
-        console.print(report_view(answer.report, view.colours))
-    return code
+        report = asyncio.run(_converse(options, write))
+    except KeyboardInterrupt:
+        live.end_line()
+        return INTERRUPTED
+    except ChatFailed as failure:
+        live.end_line()
+        Console(stderr=True).print(Text(printable(failure.message), "red"), soft_wrap=True)
+        return failure.code
+    if options.as_json:
+        # Escapes for everything but ASCII: exact, and no terminal obeys it.
+        console.out(json.dumps({"text": "".join(pieces), "report": report}), highlight=False)
+        return OK
+    live.end_line()
+    if legend := live.legend():
+        console.print(legend)
+    if options.report and report is not None:
+        console.print(render(report))
+    return OK
 
 
-async def _events(request: ChatRequest) -> AsyncIterator[dict[str, Any] | None]:
-    """Parsed events; None is the stream's own end mark."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
-    url = f"{request.url.rstrip('/')}/v1/chat/completions"
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, json=request.body()) as response:
-        if response.status != 200:
-            raise ServerError(*_refusal(response.status, await response.text()))
-        reader = EventReader()
-        async for piece in response.content.iter_any():
-            for data in reader.feed(piece):
-                yield None if data == "[DONE]" else _parse(data)
+async def _converse(options: ChatOptions, write: Write) -> dict[str, Any] | None:
+    """The report, where the server gives one."""
+    base = _base(options)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
+    # The user's proxy settings are for the Internet, not for a server on this machine.
+    trust_env = not is_loopback(urlsplit(base).hostname or "")
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=trust_env) as session:
+        model = options.model or await _first_model(session, base)
+        async with _answer(session, "POST", f"{base}/v1/chat/completions", _body(options, model)) as response:
+            return await _read(response, write)
 
 
-def _parse(data: str) -> dict[str, Any]:
+def _base(options: ChatOptions) -> str:
+    if options.rate is not None and not math.isfinite(options.rate):
+        raise ChatFailed("--rate: must be a finite number of tokens per second", BAD_INPUT)
     try:
-        event = json.loads(data)
+        parts = urlsplit(options.url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise ServerError("the server sent something that is not JSON; is this a DiSCo server?") from None
-    if not isinstance(event, dict):
-        raise ServerError("the server sent an event that is not an object; is this a DiSCo server?")
-    if isinstance(event.get("error"), dict):
-        raise ServerError(*_error_lines(event["error"]))
-    return event
+        valid = False
+    if not valid:
+        raise ChatFailed("--url: must be like http://127.0.0.1:8000", BAD_INPUT)
+    return options.url.rstrip("/").removesuffix("/v1")
 
 
-def _refusal(status: int, body: str) -> tuple[str, ...]:
-    try:
-        error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return (f"the server answered {status}; is this a DiSCo server?",)
-    return _error_lines(error if isinstance(error, dict) else {"message": str(error)})
-
-
-def _error_lines(error: dict[str, Any]) -> tuple[str, ...]:
-    field_name = f" (field: {error['param']})" if error.get("param") else ""
-    return (f"{error.get('message') or 'the server gave no reason'}{field_name}",)
-
-
-def _take(event: dict[str, Any] | None, answer: Answer, view: _Terminal | _Quiet) -> None:
-    if event is None:
-        answer.complete = True
-        return
-    extension = event.get("disco")
-    extension = extension if isinstance(extension, dict) else {}
-    if "legs" in extension:
-        answer.report = extension
-    for choice in event.get("choices") or []:
-        content = (choice.get("delta") or {}).get("content")
-        if content:
-            endpoint = extension.get("endpoint") or answer.endpoint
-            if answer.endpoint is not None and endpoint is not None and endpoint != answer.endpoint:
-                view.seam(answer.endpoint, endpoint)
-            answer.endpoint = endpoint
-            answer.text.append(content)
-            view.piece(content, endpoint)
-        answer.finish = choice.get("finish_reason") or answer.finish
-
-
-class _Terminal:
-    """Each endpoint's text in its own colour, a mark where the stream moved."""
-
-    def __init__(self, console: Console) -> None:
-        self.colours = Colours()
-        self._console = console
-        self._line_open = False
-
-    def piece(self, content: str, endpoint: str | None) -> None:
-        # A model's text is not markup, and must not move the cursor of whoever reads it.
-        safe = "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in content)
-        style = "" if endpoint is None else self.colours.of(endpoint)
-        self._console.print(Text(safe, style=style), end="", soft_wrap=True)
-        self._line_open = not safe.endswith("\n")
-
-    def seam(self, source: str, target: str) -> None:
-        self._console.print(Text(f"\u2502{source}\u2192{target}\u2502", style="reverse dim"), end="", soft_wrap=True)
-        self._line_open = True
-
-    def end(self) -> None:
-        if self._line_open:
-            self._console.print()
-
-
-class _Quiet:
-    def __init__(self) -> None:
-        self.colours = Colours()
-
-    def piece(self, content: str, endpoint: str | None) -> None: ...
-
-    def seam(self, source: str, target: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-def _print_json(answer: Answer, problem: tuple[str, ...]) -> None:
-    result = {
-        "text": "".join(answer.text),
-        "finish_reason": answer.finish,
-        "disco": answer.report,
-        "error": "; ".join(problem) or None,
+def _body(options: ChatOptions, model: str) -> dict[str, Any]:
+    wishes = {"pin": options.pin, "consumption_rate": options.rate, "delivery": options.delivery}
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": options.prompt}],
+        "max_tokens": options.max_tokens,
+        "stream": True,
+        "disco": {"report": True} | {name: value for name, value in wishes.items() if value is not None},
     }
-    sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+
+
+async def _first_model(session: aiohttp.ClientSession, base: str) -> str:
+    async with _answer(session, "GET", f"{base}/v1/models") as response:
+        document = _json(await response.read())
+    try:
+        return str(document["data"][0]["id"])
+    except (KeyError, IndexError, TypeError):
+        raise ChatFailed(f"{base} serves no model that it would name; give one with --model", FAILED) from None
+
+
+@asynccontextmanager
+async def _answer(
+    session: aiohttp.ClientSession, method: str, url: str, body: dict[str, Any] | None = None
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A response with status 200. Raises ``ChatFailed`` for any other, and for what breaks before or in it."""
+    try:
+        response = await session.request(method, url, json=body, allow_redirects=False)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        reason = str(error) or type(error).__name__
+        remedy = "start the service with `disco up`, or say with --url where it is"
+        raise ChatFailed(f"no service answers at {url}: {reason}; {remedy}", UNREACHABLE) from None
+    async with response:
+        try:
+            if response.status != 200:
+                raise _refused(response.status, await response.read())
+            yield response
+        except (aiohttp.ClientError, TimeoutError):
+            raise ChatFailed("the connection broke before the answer was complete", FAILED) from None
+
+
+def _refused(status: int, body: bytes) -> ChatFailed:
+    error = _error(_json(body)) or "this is no answer of the service's"
+    return ChatFailed(f"HTTP {status}: {error}", BAD_INPUT if 400 <= status < 500 else FAILED)
+
+
+def _error(document: Any) -> str | None:
+    """What the error object says, with the field it blames; None where there is no such object."""
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        return None
+    message, param = str(error.get("message")), error.get("param")
+    return f"{message} ({param})" if param and str(param) not in message else message
+
+
+async def _read(response: aiohttp.ClientResponse, write: Write) -> dict[str, Any] | None:
+    reader = EventReader()
+    report: dict[str, Any] | None = None
+    async for piece in response.content.iter_any():
+        for data in reader.feed(piece):
+            if data == "[DONE]":
+                return report
+            event = _json(data.encode("utf-8"))
+            failure = _error(event)
+            if failure is not None:
+                raise ChatFailed(f"the answer could not be completed: {failure}", FAILED)
+            if not isinstance(event, dict):
+                raise ChatFailed("the server sent an event that is no JSON object", FAILED)
+            extension = event.get("disco")
+            if not isinstance(extension, dict):
+                extension = {}
+            if "policy" in extension:
+                report = extension
+            write(_content(event), str(extension.get("endpoint", "")))
+    raise ChatFailed("the connection ended before the answer was complete", FAILED)
+
+
+def _content(event: dict[str, Any]) -> str:
+    """The new text of a chunk; one that only closes the answer has none."""
+    try:
+        content = event["choices"][0]["delta"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    return content if isinstance(content, str) else ""
+
+
+def _json(body: bytes) -> Any:
+    """None where it is no JSON."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None

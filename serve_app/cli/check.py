@@ -1,139 +1,103 @@
-"""`disco check`: what a configuration would do, without starting anything."""
+"""`disco check`: what a sound configuration would do."""
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from actors.threads import available_cores, llama_settings, threads_per_engine
-from serve_app.cli import ready
-from serve_app.cli.configfile import Configuration, is_loopback
+from serve_app.cli.configfile import Configuration
 from serve_app.cli.engines import describe_engine, missing_models
-from serve_app.cli.launch import ray_cpus
-from serve_app.core.cost import regime_of
+from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
-from serve_app.priors import cost_model
-from serve_app.settings import EndpointPrice, Regime, ShapedEngineSettings
+from serve_app.priors import cost_model, prior_profile
+from serve_app.settings import EndpointSettings, ShapedEngineSettings
+from serve_app.settings import Regime as RegimeSetting
+
+#: Prompt for which an endpoint's expected TTFT is shown, tokens.
+TYPICAL_PROMPT = 60
 
 
-def summary(configuration: Configuration, cores: int | None = None) -> RenderableType:
-    """``cores`` None: those of this machine."""
-    cores = available_cores() if cores is None else cores
-    parts: list[RenderableType] = [
-        Text(f"{configuration.source}: valid", style="green"),
-        _endpoints(configuration),
-        _prices(configuration),
-        Text("\n".join([*_behaviour(configuration), *_machine(configuration, cores)])),
+def describe(configuration: Configuration) -> RenderableType:
+    """A table of endpoints, then one line for everything else."""
+    lines = [
+        f"listens on   {configuration.host}:{configuration.port}",
+        *(f"model        {name}: {', '.join(_served_by(configuration, name))}" for name in configuration.app.models),
+        f"dispatch     {_dispatch(configuration)}",
+        f"migration    {configuration.live.migration.mode}, at most {configuration.live.migration.max_planned} planned",
+        f"reader       {_reader(configuration)}",
     ]
-    parts += [Text(f"note: {note}", style="yellow") for note in notes(configuration, cores)]
-    return Group(*parts)
+    lines += [
+        f"model file   {m.name}: not here yet, {m.megabytes} MB; `disco up` fetches it, or `disco model fetch {m.name}`"
+        for m in missing_models(configuration.app)
+    ]
+    return Group(_endpoints(configuration), *(Text(line, overflow="fold") for line in lines))
 
 
-def show(configuration: Configuration, console: Console) -> None:
-    console.print(summary(configuration))
+def regime(configuration: Configuration, costs: CostModel) -> tuple[Regime, str] | None:
+    """Whose prompt tokens the budget limits, and why; None with one kind of endpoint only."""
+    setting = configuration.live.regime
+    if setting is not RegimeSetting.AUTO:
+        return Regime(setting.value), "as configured"
+    cheapest = {
+        kind: min(
+            (costs.unit[name] for name, e in configuration.app.endpoints.items() if e.kind is kind),
+            key=lambda unit: unit.decode,
+            default=None,
+        )
+        for kind in EndpointKind
+    }
+    device, cloud = cheapest[EndpointKind.DEVICE], cheapest[EndpointKind.CLOUD]
+    if device is None or cloud is None:
+        return None
+    return regime_of(device, cloud), "by prices"
 
 
 def _endpoints(configuration: Configuration) -> Table:
-    table = _table("endpoints", "endpoint", "kind", "engine", "imitates", "slots", "queue", "replicas")
-    for name, endpoint in configuration.app.endpoints.items():
-        placement = endpoint.placement
-        most = placement.max_replicas or placement.replicas
+    app, costs = configuration.app, cost_model(configuration.app, configuration.live)
+    shared = threads_per_engine(app.endpoints.values(), available_cores())
+    table = Table("endpoint", "engine", "slots", f"TTFT, {TYPICAL_PROMPT} tokens", "USD per 1e6 in, out")
+    for name, endpoint in app.endpoints.items():
+        unit = costs.unit[name]
         table.add_row(
-            name,
-            endpoint.kind.value,
-            Text(describe_engine(endpoint.engine)),
-            endpoint.engine.profile if isinstance(endpoint.engine, ShapedEngineSettings) else "-",
-            str(endpoint.slots),
-            str(endpoint.queue),
-            str(placement.replicas) if most == placement.replicas else f"{placement.replicas} to {most}",
+            f"{name}\n{endpoint.kind.value}",
+            "\n".join(_engine(endpoint, shared)),
+            f"{endpoint.slots}\n+ {endpoint.queue} queued",
+            f"{prior_profile(endpoint.engine).expected_ttft(TYPICAL_PROMPT):.2f} s expected",
+            f"{unit.prefill * 1e6:.4g}\n{unit.decode * 1e6:.4g}",
         )
     return table
 
 
-def _prices(configuration: Configuration) -> Table:
-    live = configuration.live
-    notional = ", notional" if live.prices.notional else ""
-    table = _table(f"prices, USD per million tokens{notional}", "endpoint", "prompt", "answer", "source")
-    costs = cost_model(configuration.app, live)
-    for name in configuration.app.endpoints:
-        unit = costs.unit[name]
-        source = live.prices.endpoints.get(name, EndpointPrice()).source or "-"
-        table.add_row(name, f"{unit.prefill * 1e6:g}", f"{unit.decode * 1e6:g}", Text(source))
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    """Folds what does not fit: a name that is cut short cannot be copied."""
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _behaviour(configuration: Configuration) -> list[str]:
-    app, live = configuration.app, configuration.live
-    served = [f"{name} ({', '.join(model.endpoints or tuple(app.endpoints))})" for name, model in app.models.items()]
-    rate = live.reader.consumption_rate
-    reader = "of unknown speed" if rate is None else f"of {rate:g} tokens per second"
-    return [
-        f"models: {', '.join(served)}",
-        f"policy: {live.policy.name}, budget {live.policy.budget:g} of the prompt tokens",
-        f"regime: {regime(configuration)}",
-        f"migration: {live.migration.mode}, {live.reader.delivery} delivery to a reader {reader}",
-    ]
-
-
-def regime(configuration: Configuration) -> str:
-    """Which side the budget limits, and why."""
-    live = configuration.live
-    if live.regime is not Regime.AUTO:
-        return f"{live.regime.value}, as set"
-    names = configuration.app.endpoints
-    unit = cost_model(configuration.app, live).unit
-    sides = {
-        kind: [unit[name] for name in names if names[name].kind is kind]
-        for kind in (EndpointKind.DEVICE, EndpointKind.CLOUD)
-    }
-    if not all(sides.values()):
-        return "none, all endpoints are of one kind"
-    device, cloud = (
-        min(sides[kind], key=lambda cost: cost.decode) for kind in (EndpointKind.DEVICE, EndpointKind.CLOUD)
-    )
-    ratio = device.decode / cloud.decode if cloud.decode else float("inf")
-    compared = f"a token of answer costs {ratio:.3g} times as much on the device as in the cloud"
-    return f"{regime_of(device, cloud).value}, by prices: {compared}"
-
-
-def _machine(configuration: Configuration, cores: int) -> list[str]:
-    app = configuration.app
-    reach = "this machine only" if is_loopback(configuration.host) else "the network, without a key"
-    lines = [f"listens on: {ready.base_url(configuration.host, configuration.port)} ({reach})"]
-    shared = threads_per_engine(app.endpoints.values(), cores)
-    threads = {name: llama_settings(endpoint) for name, endpoint in app.endpoints.items()}
-    split = [f"{name} {engine.threads or shared}" for name, engine in threads.items() if engine is not None]
-    if split:
-        lines.append(f"llama.cpp threads, of {cores} cores: {', '.join(split)}")
-    lines.append(f"Ray's CPU bookkeeping: {ray_cpus(app)}")
+def _engine(endpoint: EndpointSettings, shared: int) -> list[str]:
+    lines = [describe_engine(endpoint.engine)]
+    if isinstance(endpoint.engine, ShapedEngineSettings):
+        lines.append(f"imitates {endpoint.engine.profile}")
+    engine = llama_settings(endpoint)
+    if engine is not None:
+        lines.append(f"threads: {engine.threads or shared}")
     return lines
 
 
-def notes(configuration: Configuration, cores: int) -> list[str]:
-    """What is allowed, but may surprise."""
-    app = configuration.app
-    found = [
-        f"the model {model.name} is not in the cache; `disco up` fetches it ({model.megabytes} MB), "
-        f"or `disco model fetch {model.name}` now"
-        for model in missing_models(app)
-    ]
-    for name, endpoint in app.endpoints.items():
-        if endpoint.placement.label_selector or endpoint.placement.num_gpus:
-            found.append(
-                f"endpoints.{name}.placement asks for labels or GPUs; `disco up` starts one plain node, where this "
-                "endpoint may wait for ever: deploy to a cluster that has them with `serve deploy`"
-            )
-    local = [llama_settings(endpoint) for endpoint in app.endpoints.values()]
-    asked = sum(engine.threads or 0 for engine in local if engine is not None)
-    if asked > cores:
-        found.append(f"engine.threads add up to {asked} on {cores} cores; engines that share a core are far slower")
-    return found
+def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:
+    return configuration.app.models[model].endpoints or tuple(configuration.app.endpoints)
+
+
+def _dispatch(configuration: Configuration) -> str:
+    policy = configuration.live.policy
+    if policy.name != "disco":
+        return policy.name
+    chosen = regime(configuration, cost_model(configuration.app, configuration.live))
+    if chosen is None:
+        return "endpoints of one kind only, so the fastest of them serves alone"
+    which, why = chosen
+    side = "device" if which is Regime.DEVICE_CONSTRAINED else "cloud"
+    notional = "; prices are notional" if configuration.live.prices.notional else ""
+    return f"{which.value} ({why}{notional}): the {side} may prefill {policy.budget:.0%} of all prompt tokens"
+
+
+def _reader(configuration: Configuration) -> str:
+    reader = configuration.live.reader
+    rate = "unknown speed" if reader.consumption_rate is None else f"{reader.consumption_rate:g} tokens per second"
+    return f"{rate}, {reader.delivery} delivery, at most {reader.ahead_tokens} tokens ahead"

@@ -1,99 +1,124 @@
-"""A request's report (the ``disco`` object) as tables for a terminal."""
+"""The ``disco`` object of one answer, for reading."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from serve_app.cli.colours import Colours
+from serve_app.cli.live_text import printable
+from serve_app.core.migration import Verdict
+
+#: Why a stream stayed where it was.
+_STAYED: Final[Mapping[str, str]] = {
+    Verdict.OFF: "migration is off for this request",
+    Verdict.READER_UNKNOWN: "nobody said how fast the text is read",
+    Verdict.LIMIT: "the stream has moved as often as it may",
+    Verdict.CANNOT_CONTINUE: "it cannot continue a text that another endpoint began",
+    Verdict.UNHEALTHY: "it failed recently",
+    Verdict.CONTEXT: "prompt and answer do not fit its context",
+    Verdict.NOT_CHEAPER: "its tokens are not cheaper",
+    Verdict.SAVING: "the rest of the answer would save less than the move costs",
+    Verdict.OPEN_CHARACTER: "the text ended inside a character",
+    Verdict.BUFFER: "the reader never was far enough behind to hide the move",
+}
 
 
-def report_view(report: dict[str, Any], colours: Colours) -> RenderableType:
-    """Shows what is there: an older or newer server may send fewer or other fields."""
-    parts: list[RenderableType] = [_headline(report), _legs(report, colours)]
-    if report.get("migrations"):
-        parts.append(_migrations(report, colours))
-    elif report.get("verdicts"):
-        parts.append(_verdicts(report))
-    return Group(*parts)
+def render(report: Mapping[str, Any]) -> RenderableType:
+    """A line for the decision, a table of legs, then a line for each thing that can be measured."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(report):
+        facts.add_row(name, Text(printable(value)))
+    policy = Text(printable(f"{_word(report.get('policy'))}: {_word(report.get('reason'))}"))
+    return Group(Text.assemble(("policy  ", "dim"), policy), _legs(report), facts)
 
 
-def _headline(report: dict[str, Any]) -> Text:
-    cost = report.get("cost_usd")
-    notional = " (notional)" if report.get("cost_notional") else ""
-    bound = "" if report.get("cost_exact", True) else "at most "
-    facts = [
-        f"policy {report.get('policy', '?')}: {report.get('reason', '')}",
-        f"hedge {str(report.get('hedge', 'none')).replace('_', ' ')}",
-        f"ttft {seconds(report.get('ttft_s'))}",
-        f"tbt p99 {seconds(report.get('tbt_p99_s'))}",
-        f"delayed tokens {report.get('delay_num', 0)}",
-        f"qoe {number(report.get('qoe'))}",
-        f"cost {bound}{money(cost)}{notional}",
-        f"tokens {report.get('prompt_tokens', '?')} in (estimated {report.get('prompt_tokens_estimated', '?')}), "
-        f"{report.get('completion_tokens', '?')} out",
-    ]
-    return Text("\n".join(facts[:1]) + "\n" + " | ".join(facts[1:]))
-
-
-def _legs(report: dict[str, Any], colours: Colours) -> Table:
-    table = Table("endpoint", "why", "start", "ttft", "tokens", "cost", "outcome", title="legs", title_justify="left")
-    for leg in report.get("legs", []):
-        name = str(leg.get("endpoint", "?"))
-        label = Text(name, style=colours.of(name))
-        if leg.get("imitates"):
-            label.append(f"\nimitated: {leg['imitates']}", style="dim")
-        outcome = str(leg.get("outcome", "?"))
-        if leg.get("error"):
-            outcome += f" ({leg['error']})"
-        if leg.get("imitation_late_s"):
-            outcome += f"\n{seconds(leg['imitation_late_s'])} later than imitated"
-        table.add_row(
-            label,
-            Text(str(leg.get("reason", ""))),
-            seconds(leg.get("start_s")),
-            seconds(leg.get("ttft_s")),
-            str(leg.get("tokens", 0)),
-            money(leg.get("cost_usd")),
-            Text(outcome),
+def _legs(report: Mapping[str, Any]) -> Table:
+    table = Table("endpoint", "imitates", "why", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("start", "TTFT", "tokens", "cost, USD"):
+        table.add_column(heading, justify="right")
+    table.add_column("outcome")
+    for leg in report.get("legs", ()):
+        error = leg.get("error")
+        cells = (
+            _word(leg.get("endpoint")),
+            _word(leg.get("imitates"), ""),
+            _word(leg.get("reason")),
+            _seconds(leg.get("start_s")),
+            _seconds(leg.get("ttft_s")),
+            _word(leg.get("tokens")),
+            _cost(leg.get("cost_usd"), leg.get("cost_exact")),
+            _word(leg.get("outcome")) + (f" ({error})" if error else ""),
         )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 
-def _migrations(report: dict[str, Any], colours: Colours) -> Table:
-    table = Table("from", "to", "at token", "mode", "why", "gap", "outcome", title="migrations", title_justify="left")
-    for move in report["migrations"]:
-        source, target = str(move.get("from", "?")), str(move.get("to", "?"))
-        table.add_row(
-            Text(source, style=colours.of(source)),
-            Text(target, style=colours.of(target)),
-            str(move.get("at_token", "?")),
-            Text(str(move.get("mode", ""))),
-            Text(str(move.get("reason", ""))),
-            seconds(move.get("gap_s")),
-            Text(str(move.get("outcome", ""))),
-        )
-    return table
-
-
-def _verdicts(report: dict[str, Any]) -> Text:
-    lines = [
-        f"no migration to {verdict.get('target', '?')}: {str(verdict.get('verdict', '?')).replace('_', ' ')}"
-        for verdict in report["verdicts"]
+def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [("moved", _move(migration)) for migration in report.get("migrations", ())]
+    facts += [("not moved", _stay(v)) for v in report.get("verdicts", ()) if v.get("verdict") != Verdict.GO]
+    facts += [
+        ("TTFT", _seconds(report.get("ttft_s"))),
+        ("TBT p99", _seconds(report.get("tbt_p99_s"))),
+        ("delayed tokens", _word(report.get("delay_num"))),
+        ("QoE", _number(report.get("qoe"), ".3f")),
+        ("cost", _total(report)),
+        (
+            "prompt tokens",
+            f"{_word(report.get('prompt_tokens'))} counted, "
+            f"{_word(report.get('prompt_tokens_estimated'))} estimated before dispatch",
+        ),
+        ("answer tokens", _word(report.get("completion_tokens"))),
     ]
-    return Text("\n".join(lines))
+    return facts
 
 
-def seconds(value: Any) -> str:
-    return f"{value:.3f} s" if isinstance(value, int | float) else "-"
+def _move(migration: Mapping[str, Any]) -> str:
+    gap = migration.get("gap_s")
+    return (
+        f"{_word(migration.get('from'))} → {_word(migration.get('to'))} at token {_word(migration.get('at_token'))} "
+        f"({_word(migration.get('reason'))}, {_word(migration.get('mode'))}): {_word(migration.get('outcome'))}"
+        + (f", gap {_seconds(gap)}" if gap is not None else "")
+    )
 
 
-def money(value: Any) -> str:
-    return f"${value:.6f}" if isinstance(value, int | float) else "-"
+def _stay(verdict: Mapping[str, Any]) -> str:
+    word = _word(verdict.get("verdict"))
+    text = f"to {_word(verdict.get('target'))}: {_STAYED.get(word, word)}"
+    if word == Verdict.SAVING:
+        saving, overhead = _number(verdict.get("saving_usd"), ".3g"), _number(verdict.get("overhead_usd"), ".3g")
+        text += f" ({saving} against {overhead} USD)"
+    elif word == Verdict.BUFFER:
+        lead, needed = _number(verdict.get("lead"), ".0f"), _number(verdict.get("buffer_needed"), ".1f")
+        text += f" ({lead} tokens, {needed} needed)"
+    return text
 
 
-def number(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else "-"
+def _total(report: Mapping[str, Any]) -> str:
+    text = f"{_cost(report.get('cost_usd'), report.get('cost_exact'))} USD"
+    return f"{text}, notional: nobody is billed" if report.get("cost_notional") else text
+
+
+def _cost(value: Any, exact: Any) -> str:
+    """What was cut off may have cost more than it could report."""
+    text = _number(value, ".3g")
+    return text if exact or value is None else f"≥ {text}"
+
+
+def _seconds(value: Any) -> str:
+    text = _number(value, ".2f")
+    return text if value is None else f"{text} s"
+
+
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else _word(value)
+
+
+def _word(value: Any, absent: str = "–") -> str:
+    return absent if value is None else str(value)
