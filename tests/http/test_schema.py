@@ -158,6 +158,7 @@ def test_names_of_ignored_fields_fit_a_header() -> None:
     ignored = chat(**fields).ignored
     assert len(ignored) == 16
     assert ignored[:3] == ("evil??set-cookie??x", "?n?", "z" * 64)
+    assert chat(**{"": 1}).ignored == ("?",)
 
 
 # --- the disco object ---
@@ -194,6 +195,7 @@ def test_wishes_only_narrow_what_the_operator_allows() -> None:
 BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"model": 5}, "model"),
     ({"model": None}, "model"),
+    ({"model": ""}, "model"),
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
     ({"messages": CANARY}, "messages"),
@@ -237,9 +239,19 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"user": 5}, "user"),
     ({"continue_final_message": True}, "continue_final_message"),
     ({"continue_final_message": True, "messages": [user("a", "assistant")]}, "messages"),
+    ({"continue_final_message": True, "messages": [user("a"), user("", "assistant")]}, "continue_final_message"),
+    (
+        {
+            "continue_final_message": True,
+            "add_generation_prompt": True,
+            "messages": [user("a"), user(CANARY, "assistant")],
+        },
+        "add_generation_prompt",
+    ),
     ({"continue_final_message": CANARY}, "continue_final_message"),
     ({"disco": []}, "disco"),
     ({"disco": {"rate": 1}}, "disco.rate"),
+    ({"disco": {f"{CANARY} \n": 1}}, "disco"),
     ({"disco": {"report": "yes"}}, "disco.report"),
     ({"disco": {"consumption_rate": 0.4}}, "disco.consumption_rate"),
     ({"disco": {"consumption_rate": 201}}, "disco.consumption_rate"),
