@@ -40,10 +40,14 @@ def render(report: Mapping[str, Any]) -> RenderableType:
 
 
 def _legs(report: Mapping[str, Any]) -> Table:
-    table = Table("endpoint", "imitates", "why", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("start", "TTFT", "tokens", "cost, USD"):
-        table.add_column(heading, justify="right")
-    table.add_column("outcome")
+    money = "notional USD" if report.get("cost_notional") else "USD"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("endpoint", overflow="fold")
+    table.add_column("imitates", overflow="fold")
+    table.add_column("why", no_wrap=True)
+    for heading in ("start", "TTFT", "tokens", money):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("outcome", overflow="fold")
     for leg in report.get("legs", ()):
         error = leg.get("error")
         cells = (
@@ -62,7 +66,7 @@ def _legs(report: Mapping[str, Any]) -> Table:
 
 def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [("moved", _move(migration)) for migration in report.get("migrations", ())]
-    facts += [("not moved", _stay(v)) for v in report.get("verdicts", ()) if v.get("verdict") != Verdict.GO]
+    facts += [("no move", _stay(v)) for v in report.get("verdicts", ()) if v.get("verdict") != Verdict.GO]
     facts += [
         ("TTFT", _seconds(report.get("ttft_s"))),
         ("TBT p99", _seconds(report.get("tbt_p99_s"))),
