@@ -154,7 +154,10 @@ def _validate(
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problems.extend(f"{path}.{line}" for line in explain(error, value))
+        if not isinstance(value, dict):
+            problems.append(f"{path}: must be a mapping")
+        else:
+            problems.extend(f"{path}.{line}" for line in explain(error, value))
         return None
 
 
@@ -198,6 +201,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value} appears twice", key.start_mark
