@@ -124,11 +124,15 @@ def run_logged(command: Sequence[str], log: Path, progress: Progress, environ: M
             process.terminate()
             process.wait()
             raise
+        finally:
+            # A grandchild may hold the pipe open; what it still says no longer matters.
+            reader.join(timeout=5.0)
     return Outcome(code, tuple(kept))
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
+    with process.stdout as output:
+        for line in output:
+            lines.put(line)
     lines.put(None)

@@ -137,6 +137,6 @@ def version() -> None:
 
 def _show_problems(source: str, problems: tuple[str, ...]) -> None:
     console = Console(stderr=True)
-    console.print(f"[red]{escape(source)} cannot be used[/]", highlight=False)
+    console.print(f"[red]{escape(source)} cannot be used[/]", highlight=False, soft_wrap=True)
     for problem in problems:
         console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)
