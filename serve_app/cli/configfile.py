@@ -58,6 +58,8 @@ def load(name: str, port: int | None = None) -> Configuration:
         document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that also refuses duplicate keys
     except yaml.YAMLError as error:
         raise BadConfiguration(name, (_yaml_problem(error),)) from None
+    except RecursionError:
+        raise BadConfiguration(name, ("the file is nested too deeply",)) from None
     if not isinstance(document, dict):
         raise BadConfiguration(name, ("the file must be a mapping with `applications:`, as `serve run` takes it",))
     if port is not None and isinstance(document.get("http_options", {}), dict):
@@ -72,14 +74,15 @@ def load(name: str, port: int | None = None) -> Configuration:
 
 
 def _read(name: str) -> str:
-    path = Path(name).expanduser()
-    if not path.exists() and name in shipped():
+    known = shipped()
+    if name in known and not Path(name).is_file():
         return files("configs").joinpath(f"{name}.yaml").read_text("utf-8")
     try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        known = ", ".join(shipped())
-        reason = f"{error.strerror}; give a file's path, or the name of a shipped configuration: {known}"
+        return Path(name).expanduser().read_text("utf-8")
+    except (OSError, RuntimeError) as error:
+        # RuntimeError: "~somebody", who has no home here.
+        what = getattr(error, "strerror", None) or error
+        reason = f"{what}; give a file's path, or the name of a shipped configuration: {', '.join(known)}"
         raise BadConfiguration(name, (reason,)) from None
     except UnicodeDecodeError:
         raise BadConfiguration(name, ("the file is not UTF-8 text",)) from None
@@ -100,7 +103,7 @@ def _settings(name: str, document: dict[str, Any], problems: list[str]) -> Confi
     http = document.get("http_options")
     host = http.get("host") if isinstance(http, dict) else None
     if app is not None:
-        problems += _cross_problems(app, live, application, host or "127.0.0.1")
+        problems += _cross_problems(app, live, application, host)
         problems += engine_problems(app)
     if app is None or host is None or problems:
         raise BadConfiguration(name, tuple(problems))
@@ -114,7 +117,7 @@ def _deployments(application: dict[str, Any]) -> list[tuple[int, dict[str, Any]]
     return [(rank, deployment) for rank, deployment in enumerate(deployments) if isinstance(deployment, dict)]
 
 
-def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str, Any], host: str) -> list[str]:
+def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str, Any], host: str | None) -> list[str]:
     """What no single field can be blamed for."""
     problems = []
     try:
@@ -133,9 +136,9 @@ def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str,
                 f"{ROUTER}.user_config.policy.name: {policy}, but no endpoint is of kind {kind.value}; "
                 "add one or use disco"
             )
-    if not is_loopback(host) and not app.access.open:
+    if host is not None and not is_loopback(host) and not app.access.open:
         problems.append(
-            f"http_options.host: {host} is reachable from the network and nothing asks for a key; use 127.0.0.1, "
+            f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a key; use 127.0.0.1, "
             "or say `access: {open: true}` in applications.0.args if anyone may use it"
         )
     return problems
@@ -155,7 +158,8 @@ def _validate(
         return model.model_validate(value)
     except ValidationError as error:
         if not isinstance(value, dict):
-            problems.append(f"{path}: must be a mapping")
+            if not any(known.startswith(f"{path}:") for known in problems):
+                problems.append(f"{path}: must be a mapping")
         else:
             problems.extend(f"{path}.{line}" for line in explain(error, value))
         return None
@@ -167,25 +171,49 @@ def _frame_problems(document: dict[str, Any]) -> list[str]:
 
     problems = _unknown(document, ServeDeploySchema, "")
     http = document.get("http_options")
-    if isinstance(http, dict) and isinstance(http.get("host"), str):
-        return problems + _unknown(http, HTTPOptionsSchema, "http_options.")
+    if isinstance(http, dict):
+        problems += _unknown(http, HTTPOptionsSchema, "http_options.")
+        port = http.get("port", 8000)
+        if type(port) is not int or not 1 <= port <= 65535:
+            problems.append("http_options.port: must be a number from 1 to 65535")
+        if isinstance(http.get("host"), str):
+            return problems
     remedy = "set it, or Ray listens on every interface; 127.0.0.1 serves this machine only"
     return [*problems, f"http_options.host: {remedy}"]
 
 
 def _application_problems(application: dict[str, Any], document: dict[str, Any]) -> list[str]:
-    from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
+    from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
     problems = _unknown(application, ServeApplicationSchema, "applications.0.")
     if application.get("import_path") != IMPORT_PATH:
         problems.append(f"applications.0.import_path: must be {IMPORT_PATH}")
-    for rank, deployment in _deployments(application):
-        problems += _unknown(deployment, DeploymentSchema, f"applications.0.deployments.{rank}.")
+    problems += _deployment_problems(application.get("deployments", []))
     if not problems:
         try:
             ServeDeploySchema.model_validate(document)
         except ValidationError as error:
             return explain(error, document)
+    return problems
+
+
+def _deployment_problems(deployments: Any) -> list[str]:
+    from ray.serve.schema import DeploymentSchema
+
+    if not isinstance(deployments, list):
+        return ["applications.0.deployments: must be a list"]
+    problems: list[str] = []
+    seen = set()
+    for rank, deployment in enumerate(deployments):
+        path = f"applications.0.deployments.{rank}"
+        if not isinstance(deployment, dict):
+            problems.append(f"{path}: must be a mapping with `name:`")
+            continue
+        problems += _unknown(deployment, DeploymentSchema, f"{path}.")
+        name = str(deployment.get("name"))
+        if name in seen:
+            problems.append(f"{path}.name: {name} appears twice; put all of its settings in one place")
+        seen.add(name)
     return problems
 
 
