@@ -109,6 +109,8 @@ def _parsed(
     trace: dict[str, str],
     live: LiveSettings,
 ) -> ParsedRequest:
+    if not body.model:
+        raise InvalidRequest("model: must not be empty", "model")
     stream, options = bool(body.stream), body.stream_options
     if options is not None:
         if not stream:
@@ -189,10 +191,20 @@ def _chat_prompt(body: ChatBody) -> ChatPrompt:
                 "add_generation_prompt",
             )
         return ChatPrompt(tuple(messages))
+    if body.add_generation_prompt:
+        raise InvalidRequest(
+            "add_generation_prompt: a new answer cannot begin where one is continued; leave the field out",
+            "add_generation_prompt",
+        )
     *before, last = messages
     if last.role != "assistant":
         raise InvalidRequest(
             "continue_final_message: the last message must be the assistant's, to be continued",
+            "continue_final_message",
+        )
+    if not last.content:
+        raise InvalidRequest(
+            "continue_final_message: the last message is empty; leave the flag out to begin an answer",
             "continue_final_message",
         )
     if not before:
@@ -268,5 +280,5 @@ def _unknown(
 
 def _header_names(names: Iterable[str]) -> tuple[str, ...]:
     """Each once, in order, bounded in number and length, without a character that a header could not carry."""
-    clean = (re.sub(r"[^A-Za-z0-9_.-]", "?", name[:_MOST_NAME_CHARACTERS]) for name in names)
+    clean = (re.sub(r"[^A-Za-z0-9_.-]", "?", name[:_MOST_NAME_CHARACTERS]) or "?" for name in names)
     return tuple(dict.fromkeys(clean))[:_MOST_IGNORED]
