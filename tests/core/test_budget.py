@@ -105,7 +105,7 @@ class Held:
 
 
 class Interleaving(RuleBasedStateMachine):
-    """Requests are admitted, run at once and end in any order, while the share changes under them."""
+    """Requests are admitted, run at once and end in any order, while the share and past estimates change under them."""
 
     held: Bundle[Held] = Bundle("held")
 
@@ -114,6 +114,8 @@ class Interleaving(RuleBasedStateMachine):
         self.share = 0.3
         self.budget = TokenBudget(self.share, capacity=500.0)
         self.earned = 0.0
+        self.taken_back = 0.0
+        self.admitted = 0
         self.largest = 0
         self.running: list[Held] = []
         self.used = 0
@@ -127,6 +129,7 @@ class Interleaving(RuleBasedStateMachine):
     def admit(self, tokens: int) -> object:
         self.budget.credit(tokens)
         self.earned += self.share * tokens
+        self.admitted += tokens
         self.largest = max(self.largest, tokens)
         reservation = self.budget.reserve(tokens)
         if reservation is None:
@@ -134,6 +137,13 @@ class Interleaving(RuleBasedStateMachine):
         held = Held(reservation, tokens)
         self.running.append(held)
         return held
+
+    @rule(part=st.floats(0, 0.5))
+    def estimate_was_too_high(self, part: float) -> None:
+        tokens = int(part * self.admitted)
+        self.budget.credit(-tokens)
+        self.admitted -= tokens
+        self.taken_back += self.share * tokens
 
     @rule(held=consumes(held), part=st.floats(0, 1), again=st.booleans())
     def end(self, held: Held, part: float, again: bool) -> None:
@@ -149,7 +159,15 @@ class Interleaving(RuleBasedStateMachine):
         at_worst = self.used + sum(held.tokens for held in self.running)
         assert at_worst <= self.earned + self.largest + 1e-6
         assert self.budget.spent == self.used
+        assert self.budget.admitted == self.admitted
         assert self.budget.balance <= 500.0
+
+    @invariant()
+    def no_token_is_forgotten(self) -> None:
+        # Only the capacity loses credit, so what was taken back is owed until later requests have paid.
+        reserved = sum(held.tokens for held in self.running)
+        accounted = self.used + reserved + self.budget.balance
+        assert accounted <= self.earned - self.taken_back + 1e-6
 
 
 TestInterleaving = Interleaving.TestCase

@@ -346,6 +346,8 @@ def test_any_history_gives_a_plan_within_bounds(costs: CostModel, budget: float,
         assert set(names(chosen)) <= {info.id for info in eligible}
         assert len(set(names(chosen))) == len(chosen.launches) <= 2
         assert chosen.launches[0].delay == 0
+        assert 0 < len(chosen.reason) <= 80
+        assert "\n" not in chosen.reason
         both = {info.kind for info in eligible} == set(EndpointKind)
         if both and not affordable:
             (alone,) = (info for info in EVERYONE if info.id in names(chosen))
