@@ -109,9 +109,9 @@ async def stream_with_cut(
     return Migrated(text, session.buffer.accepted, moves[0].at_token if moves else None, by_ids, session)
 
 
-async def text_of(endpoint: EngineEndpoint, request: GenerationRequest) -> str:
-    """What the endpoint writes on its own."""
-    return "".join([item.text async for item in endpoint.generate(request) if isinstance(item, TokenChunk)])
+async def texts_of(endpoint: EngineEndpoint, request: GenerationRequest) -> list[str]:
+    """What the endpoint writes on its own, token by token."""
+    return [item.text async for item in endpoint.generate(request) if isinstance(item, TokenChunk) and item.count]
 
 
 def alone(prompt: Prompt, sampling: Sampling, name: str = "alone") -> GenerationRequest:
