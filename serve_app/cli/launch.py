@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -120,6 +121,7 @@ def _start(configuration: Configuration, directory: Path) -> None:
     from ray.serve.config import gRPCOptions
     from ray.serve.schema import ServeDeploySchema
 
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     schema = ServeDeploySchema.model_validate(configuration.document)
     try:
         ray.init(
@@ -164,9 +166,11 @@ def _shut_down() -> None:
     watchdog = threading.Timer(SHUTDOWN_LIMIT, os._exit, args=(1,))
     watchdog.daemon = True
     watchdog.start()
-    try:
-        if ray.is_initialized():
-            serve.shutdown()  # type: ignore[no-untyped-call]
-    finally:
-        ray.shutdown()
-        watchdog.cancel()
+    # Serve ends its controller by force, and a thread of Ray's prints that as a failure with infinite retries.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        try:
+            if ray.is_initialized():
+                serve.shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            ray.shutdown()
+            watchdog.cancel()
