@@ -81,7 +81,7 @@ def _read(name: str) -> str:
         return Path(name).expanduser().read_text("utf-8")
     except (OSError, RuntimeError) as error:
         # RuntimeError: "~somebody", who has no home here.
-        what = getattr(error, "strerror", None) or error
+        what = getattr(error, "strerror", "there is no such home directory")
         reason = f"{what}; give a file's path, or the name of a shipped configuration: {', '.join(known)}"
         raise BadConfiguration(name, (reason,)) from None
     except UnicodeDecodeError:
@@ -138,8 +138,8 @@ def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str,
             )
     if host is not None and not is_loopback(host) and not app.access.open:
         problems.append(
-            f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a key; use 127.0.0.1, "
-            "or say `access: {open: true}` in applications.0.args if anyone may use it"
+            f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a key; "
+            "use 127.0.0.1, or say `access: {open: true}` in applications.0.args if anyone may use it"
         )
     return problems
 
@@ -173,8 +173,8 @@ def _frame_problems(document: dict[str, Any]) -> list[str]:
     http = document.get("http_options")
     if isinstance(http, dict):
         problems += _unknown(http, HTTPOptionsSchema, "http_options.")
-        port = http.get("port", 8000)
-        if type(port) is not int or not 1 <= port <= 65535:
+        port = http.get("port")
+        if isinstance(port, int) and not 1 <= port <= 65535:
             problems.append("http_options.port: must be a number from 1 to 65535")
         if isinstance(http.get("host"), str):
             return problems

@@ -1,221 +1,311 @@
-"""A bad configuration is one line per problem, with the field and the remedy, before Ray starts."""
+"""Every shipped configuration is sound, and what is wrong with a broken one is said with its place and a remedy."""
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from serve_app.cli.configfile import BadConfiguration, Configuration, is_loopback, load
-from serve_app.cli.main import app
-
-DOCUMENT: dict[str, Any] = {
-    "proxy_location": "HeadOnly",
-    "http_options": {"host": "127.0.0.1", "port": 8123},
-    "applications": [
-        {
-            "name": "disco",
-            "route_prefix": "/",
-            "import_path": "serve_app.app:build_app",
-            "args": {
-                "endpoints": {
-                    "c": {"kind": "cloud", "engine": {"type": "simulated"}},
-                    "d": {"kind": "device", "engine": {"type": "shaped", "profile": "s23-gemma3-1b-q4", "engine": {}}},
-                }
-            },
-            "deployments": [{"name": "DiscoRouter", "user_config": {"policy": {"budget": 0.3}}}],
-        }
-    ],
-}
-DOCUMENT["applications"][0]["args"]["endpoints"]["d"]["engine"]["engine"] = {"type": "simulated"}
+from serve_app.cli.configfile import BadConfiguration, load, shipped
+from tests.support.local_service import CONFIGS
 
 Change = Callable[[dict[str, Any]], object]
 
-
-def put(path: str, value: object) -> Change:
-    """Set the field at a dotted path; numbers are positions in lists."""
-
-    def change(document: Any) -> None:
-        *outer, last = path.split(".")
-        for part in outer:
-            document = document[int(part) if part.isdigit() else part]
-        document[int(last) if last.isdigit() else last] = value
-
-    return change
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Callable[..., Configuration]:
-    def read(*changes: Change, port: int | None = None) -> Configuration:
-        document = deepcopy(DOCUMENT)
-        for change in changes:
-            change(document)
-        path = tmp_path / "c.yaml"
-        path.write_text(yaml.safe_dump(document))
-        return load(str(path), port)
-
-    return read
-
-
-def problems_of(read: Callable[..., Configuration], *changes: Change) -> tuple[str, ...]:
-    with pytest.raises(BadConfiguration) as caught:
-        read(*changes)
-    return caught.value.problems
-
-
-def test_a_sound_file(read: Callable[..., Configuration]) -> None:
-    configuration = read()
-    assert set(configuration.app.endpoints) == {"c", "d"}
-    assert configuration.live.policy.budget == 0.3
-    assert (configuration.host, configuration.port) == ("127.0.0.1", 8123)
-
-
-def test_a_port_replaces_the_files_in_the_document_too(read: Callable[..., Configuration]) -> None:
-    configuration = read(port=9999)
-    assert configuration.port == 9999
-    assert configuration.document["http_options"] == {"host": "127.0.0.1", "port": 9999}
-
-
 ARGS = "applications.0.args"
-LIVE = "applications.0.deployments.0.user_config"
+USER = "applications.0.deployments.0.user_config"
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "field"),
-    [
-        ("proxylocation", "HeadOnly", "proxylocation"),
-        ("http_options.hots", "x", "http_options.hots"),
-        ("http_options.port", "x", "http_options.port"),
-        ("applications.0.arg", {}, "applications.0.arg"),
-        ("applications.0.import_path", "other:build", "applications.0.import_path"),
-        ("applications.0.deployments.0.userconfig", {}, "applications.0.deployments.0.userconfig"),
-        (f"{ARGS}.endpoints.c.slot", 3, f"{ARGS}.endpoints.c.slot"),
-        (f"{ARGS}.endpoints.c.slots", "SECRET", f"{ARGS}.endpoints.c.slots"),
-        (f"{ARGS}.endpoints.c.kind", "SECRET", f"{ARGS}.endpoints.c.kind"),
-        (f"{ARGS}.endpoints.c.engine.decode_rate", -1, f"{ARGS}.endpoints.c.engine.decode_rate"),
-        (f"{ARGS}.endpoints.d.engine.profile", "nobody", f"{ARGS}.endpoints.d.engine.profile"),
-        (f"{ARGS}.endpoints.d.engine.engine.overhead", "SECRET", f"{ARGS}.endpoints.d.engine.engine.overhead"),
-        (f"{ARGS}.endpoints", {}, f"{ARGS}.endpoints"),
-        (ARGS, ["SECRET"], ARGS),
-        (f"{LIVE}.policy.budget", 1.5, f"{LIVE}.policy.budget"),
-        (f"{LIVE}.policy.budget", float("nan"), f"{LIVE}.policy.budget"),
-        (f"{LIVE}.polices", {}, f"{LIVE}.polices"),
-        (f"{LIVE}.reader", {"consumption_rate": float("inf")}, f"{LIVE}.reader.consumption_rate"),
-    ],
-)
-def test_the_field_is_named_and_its_value_is_not(
-    read: Callable[..., Configuration], path: str, value: object, field: str
+def application(document: dict[str, Any]) -> dict[str, Any]:
+    return document["applications"][0]
+
+
+def user(document: dict[str, Any]) -> dict[str, Any]:
+    return application(document)["deployments"][0]["user_config"]
+
+
+def cloud(document: dict[str, Any]) -> dict[str, Any]:
+    return application(document)["args"]["endpoints"]["cloud"]
+
+
+def simulated() -> dict[str, Any]:
+    return yaml.safe_load((CONFIGS / "simulated.yaml").read_text("utf-8"))
+
+
+def problems(path: Path, text: str, port: int | None = None) -> tuple[str, ...]:
+    path = path / "it.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(BadConfiguration) as refused:
+        load(str(path), port)
+    assert refused.value.source == str(path)
+    return refused.value.problems
+
+
+def problems_after(change: Change, path: Path) -> tuple[str, ...]:
+    document = simulated()
+    change(document)
+    return problems(path, yaml.safe_dump(document))
+
+
+# --- what ships -------------------------------------------------------------------------------------------------
+
+
+def test_all_configurations_ship() -> None:
+    assert set(shipped()) == {path.stem for path in CONFIGS.glob("*.yaml")}
+    assert {"disco", "simulated"} <= set(shipped())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_configuration_is_sound_by_name_and_by_path(name: str) -> None:
+    by_name, by_path = load(name), load(str(CONFIGS / f"{name}.yaml"))
+    assert (by_name.app, by_name.live) == (by_path.app, by_path.live)
+    assert by_name.host == by_name.document["http_options"]["host"]
+    assert by_name.port == 8000
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_ray_takes_a_shipped_configuration_as_it_is(name: str) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    configuration = load(name, 8123)
+    schema = ServeDeploySchema.model_validate(copy.deepcopy(configuration.document))
+    assert (schema.http_options.host, schema.http_options.port) == (configuration.host, 8123)
+    assert configuration.port == 8123
+    (served,) = schema.applications
+    assert served.args == configuration.document["applications"][0]["args"]
+
+
+def test_a_directory_of_that_name_does_not_hide_a_shipped_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problems = problems_of(read, put(path, value))
-    assert [line for line in problems if line.startswith(f"{field}: ")], problems
-    assert "SECRET" not in "\n".join(problems)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disco").mkdir()
+    assert load("disco").app.models
 
 
-def test_every_problem_is_told_at_once(read: Callable[..., Configuration]) -> None:
-    problems = problems_of(read, put("extra", 1), put(f"{ARGS}.endpoints.c.slots", 0), put(f"{LIVE}.policy.budget", 2))
-    assert [line.split(":")[0] for line in problems] == [
-        "extra",
-        f"{ARGS}.endpoints.c.slots",
-        f"{LIVE}.policy.budget",
-    ]
+def test_a_file_of_that_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disco").write_text("[]")
+    with pytest.raises(BadConfiguration):
+        load("disco")
 
 
-def test_a_missing_host_would_open_every_interface(read: Callable[..., Configuration]) -> None:
-    (problem,) = problems_of(read, put("http_options", {"port": 8000}))
-    assert problem.startswith("http_options.host: ")
-    assert "127.0.0.1" in problem
+def test_what_may_stay_unsaid(tmp_path: Path) -> None:
+    document = simulated()
+    del document["http_options"]["port"], application(document)["deployments"], document["logging_config"]
+    path = tmp_path / "it.yaml"
+    path.write_text(yaml.safe_dump(document))
+    configuration = load(str(path))
+    assert (configuration.port, configuration.live.reader.consumption_rate) == (8000, 4.8)
 
 
-def test_a_host_on_the_network_needs_a_word_of_consent(read: Callable[..., Configuration]) -> None:
-    (problem,) = problems_of(read, put("http_options.host", "0.0.0.0"))
-    assert problem.startswith("http_options.host: ")
-    assert "access: {open: true}" in problem
-    assert read(put("http_options.host", "0.0.0.0"), put(f"{ARGS}.access", {"open": True})).host == "0.0.0.0"
+# --- what is broken ---------------------------------------------------------------------------------------------
+
+IMITATED_LLAMA = {
+    "type": "shaped",
+    "profile": "s23-gemma3-1b-q4",
+    "engine": {"type": "llama_cpp", "model": "/nowhere/a.gguf"},
+}
+
+#: What is changed; the problem's path; words that must stand in its line.
+BROKEN: dict[str, tuple[Change, str, str]] = {
+    "unknown live key": (lambda d: user(d)["policy"].update(bugdet=1), f"{USER}.policy.bugdet", "check the spelling"),
+    "unknown key": (lambda d: cloud(d).update(slot=1), f"{ARGS}.endpoints.cloud.slot", "check the spelling"),
+    "unknown frame key": (lambda d: d.update(http_option={}), "http_option", "check the spelling"),
+    "unknown HTTP key": (lambda d: d["http_options"].update(hots=1), "http_options.hots", "check the spelling"),
+    "unknown application key": (lambda d: application(d).update(rout="/"), "applications.0.rout", "check the spelling"),
+    "unknown deployment key": (
+        lambda d: application(d)["deployments"][0].update(num_replica=1),
+        "applications.0.deployments.0.num_replica",
+        "check the spelling",
+    ),
+    "number for a key": (lambda d: d.update({1: 2}), "1", "check the spelling"),
+    "impossible budget": (
+        lambda d: user(d)["policy"].update(budget=1.5),
+        f"{USER}.policy.budget",
+        "less than or equal to 1",
+    ),
+    "NaN rate": (
+        lambda d: user(d)["reader"].update(consumption_rate=float("nan")),
+        f"{USER}.reader.consumption_rate",
+        "finite",
+    ),
+    "missing model file": (
+        lambda d: cloud(d).update(engine={"type": "llama_cpp", "model": "/nowhere/a.gguf"}),
+        f"{ARGS}.endpoints.cloud.engine.model",
+        "give the path of a GGUF file",
+    ),
+    "missing model file inside an imitation": (
+        lambda d: cloud(d).update(engine=IMITATED_LLAMA),
+        f"{ARGS}.endpoints.cloud.engine.engine.model",
+        "give the path of a GGUF file",
+    ),
+    "missing recording": (
+        lambda d: cloud(d).update(engine={"type": "replay", "path": "/nowhere/a.jsonl"}),
+        f"{ARGS}.endpoints.cloud.engine.path",
+        "JSONL",
+    ),
+    "unknown profile": (
+        lambda d: cloud(d)["engine"].update(profile="moon"),
+        f"{ARGS}.endpoints.cloud.engine.profile",
+        "known: ",
+    ),
+    "unknown engine": (
+        lambda d: cloud(d).update(engine={"type": "gpt"}),
+        f"{ARGS}.endpoints.cloud.engine",
+        "'llama_cpp'",
+    ),
+    "unknown kind": (lambda d: cloud(d).update(kind="edge"), f"{ARGS}.endpoints.cloud.kind", "'cloud' or 'device'"),
+    "model over an endpoint that is not there": (
+        lambda d: application(d)["args"]["models"]["disco"]["endpoints"].append("moon"),
+        f"{ARGS}.models.disco.endpoints",
+        "known: cloud, phone",
+    ),
+    "price of an endpoint that is not there": (
+        lambda d: user(d)["prices"]["endpoints"].update(moon={}),
+        "DiscoRouter.user_config.prices.endpoints",
+        "known: cloud, phone",
+    ),
+    "no endpoints": (lambda d: application(d)["args"].pop("endpoints"), f"{ARGS}.endpoints", "required"),
+    "args that are a list": (lambda d: application(d).update(args=[1]), ARGS, "dictionary"),
+    "user_config that is text": (
+        lambda d: application(d)["deployments"][0].update(user_config="x"),
+        USER,
+        "dictionary",
+    ),
+    "unknown deployment": (
+        lambda d: application(d)["deployments"].append({"name": "endpoint-moon"}),
+        "applications.0.deployments.1.name",
+        "known: DiscoRouter, endpoint-cloud, endpoint-phone",
+    ),
+    "the same deployment twice": (
+        lambda d: application(d)["deployments"].append({"name": "DiscoRouter"}),
+        "applications.0.deployments.1.name",
+        "one place",
+    ),
+    "user_config of an endpoint": (
+        lambda d: application(d)["deployments"].append({"name": "endpoint-cloud", "user_config": {}}),
+        "applications.0.deployments.1.user_config",
+        "remove it",
+    ),
+    "deployments that are no list": (
+        lambda d: application(d).update(deployments={}),
+        "applications.0.deployments",
+        "must be a list",
+    ),
+    "a deployment that is a number": (
+        lambda d: application(d).update(deployments=[5]),
+        "applications.0.deployments.0",
+        "must be a mapping",
+    ),
+    "several applications": (lambda d: d["applications"].append(application(d)), "applications", "exactly one"),
+    "no application": (lambda d: d.pop("applications"), "applications", "exactly one"),
+    "foreign application": (
+        lambda d: application(d).update(import_path="x:y"),
+        "applications.0.import_path",
+        "serve_app.app:build_app",
+    ),
+    "no host": (lambda d: d["http_options"].pop("host"), "http_options.host", "127.0.0.1"),
+    "no HTTP options": (lambda d: d.pop("http_options"), "http_options.host", "127.0.0.1"),
+    "open host": (lambda d: d["http_options"].update(host="0.0.0.0"), "http_options.host", "access: {open: true}"),
+    "host by name": (
+        lambda d: d["http_options"].update(host="here.example"),
+        "http_options.host",
+        "access: {open: true}",
+    ),
+    "empty host": (lambda d: d["http_options"].update(host=""), "http_options.host", "access: {open: true}"),
+    "port too large": (lambda d: d["http_options"].update(port=65536), "http_options.port", "1 to 65535"),
+    "port of any choice": (lambda d: d["http_options"].update(port=0), "http_options.port", "1 to 65535"),
+    "port that is a word": (lambda d: d["http_options"].update(port="http"), "http_options.port", "integer"),
+    "unknown proxy location": (lambda d: d.update(proxy_location="Moon"), "proxy_location", "'HeadOnly'"),
+    "cloud-only without a cloud": (
+        lambda d: (user(d)["policy"].update(name="cloud-only"), cloud(d).update(kind="device")),
+        "DiscoRouter.user_config.policy.name",
+        "add one or use disco",
+    ),
+}
 
 
-def test_names_that_do_not_exist(read: Callable[..., Configuration]) -> None:
-    (problem,) = problems_of(read, put("applications.0.deployments.0.name", "Router"), put(LIVE, None))
-    assert problem.endswith("known: DiscoRouter, endpoint-c, endpoint-d")
-    (problem,) = problems_of(read, put(f"{LIVE}.prices", {"endpoints": {"x": {}}}))
-    assert "prices.endpoints: no endpoint named 'x'; known: c, d" in problem
-    (problem,) = problems_of(read, put(f"{ARGS}.models", {"m": {"endpoints": ["x"]}}))
-    assert "models.m.endpoints: no endpoint named 'x'; known: c, d" in problem
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_fault_is_one_line_with_path_and_remedy(name: str, tmp_path: Path) -> None:
+    change, path, words = BROKEN[name]
+    (line,) = problems_after(change, tmp_path)
+    assert line.startswith(f"{path}: ")
+    assert words in line
 
 
-def test_a_static_policy_needs_its_kind(read: Callable[..., Configuration]) -> None:
-    only_cloud = put(f"{ARGS}.endpoints", {"c": {"kind": "cloud", "engine": {"type": "simulated"}}})
-    (problem,) = problems_of(read, only_cloud, put(f"{LIVE}.policy.name", "device-only"))
-    assert "policy.name: device-only, but no endpoint is of kind device" in problem
-    assert read(only_cloud, put(f"{LIVE}.policy.name", "cloud-only")).live.policy.name == "cloud-only"
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        user(document)["policy"].update(budget=2, bugdet=1)
+        cloud(document).update(kind="edge")
+        del document["http_options"]["host"]
+
+    told = problems_after(change, tmp_path)
+    assert sorted(line.partition(": ")[0] for line in told) == sorted(
+        [f"{ARGS}.endpoints.cloud.kind", f"{USER}.policy.budget", f"{USER}.policy.bugdet", "http_options.host"]
+    )
+
+
+def test_a_problem_never_quotes_the_value(tmp_path: Path) -> None:
+    told = problems_after(lambda d: user(d)["policy"].update(budget="canary-41"), tmp_path)
+    assert told
+    assert not any("canary" in line for line in told)
+
+
+def test_anyone_may_be_let_in_on_purpose(tmp_path: Path) -> None:
+    document = simulated()
+    document["http_options"]["host"] = "0.0.0.0"
+    application(document)["args"]["access"] = {"open": True}
+    path = tmp_path / "it.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert load(str(path)).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])
+def test_hosts_of_this_machine_need_no_leave(host: str, tmp_path: Path) -> None:
+    document = simulated()
+    document["http_options"]["host"] = host
+    path = tmp_path / "it.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert load(str(path)).host == host
 
 
 @pytest.mark.parametrize(
-    ("engine", "field"),
+    ("text", "words"),
     [
-        ({"type": "llama_cpp", "model": "/nowhere.gguf"}, "model"),
-        ({"type": "replay", "path": "/nowhere.jsonl"}, "path"),
+        ("a: [1\nb: 2\n", r"line 2, column 2: "),
+        ("a:\n\t- b\n", r"line 2, column 1: .*"),
+        ("a: 1\nb: 2\na: 3\n", r"line 3, column 1: the key a appears twice"),
+        ("a:\n  x: 1\n  x: 1\n", r"line 3, column 3: the key x appears twice"),
+        ("? [a, b]\n: 1\n", r"line 1, column 3: a key must be a word"),
+        ("a: !!python/object:os.system {}\n", r"line 1, column 4: "),
+        ("a: \x01\n", "this is not YAML"),
+        ("[" * 5000, "nested too deeply"),
+        ("", "must be a mapping with `applications:`"),
+        ("- applications\n", "must be a mapping with `applications:`"),
+        ("just words\n", "must be a mapping with `applications:`"),
     ],
 )
-def test_a_missing_file_is_found_before_ray_starts(
-    read: Callable[..., Configuration], engine: dict[str, str], field: str
-) -> None:
-    (problem,) = problems_of(read, put(f"{ARGS}.endpoints.c.engine", engine))
-    assert problem.startswith(f"{ARGS}.endpoints.c.engine.{field}: there is no")
-    (problem,) = problems_of(read, put(f"{ARGS}.endpoints.d.engine.engine", engine))
-    assert problem.startswith(f"{ARGS}.endpoints.d.engine.engine.{field}: there is no")
+def test_what_is_not_the_right_yaml(text: str, words: str, tmp_path: Path) -> None:
+    (line,) = problems(tmp_path, text, port=8123)
+    assert re.search(words, line)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a appears twice"),
-        ("[1, 2]: x", "line 1, column 1: a key must be a word"),
-        ("- a", "the file must be a mapping with `applications:`, as `serve run` takes it"),
-        ("", "the file must be a mapping with `applications:`, as `serve run` takes it"),
-        ("http_options: {host: localhost}", "applications: must be a list with exactly one application"),
-        (
-            "http_options: {host: localhost}\napplications: []",
-            "applications: must be a list with exactly one application",
-        ),
-    ],
-)
-def test_the_command_says_one_line_per_problem_and_exits_with_2(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    result = CliRunner().invoke(app, ["check", str(path)])
-    assert result.exit_code == 2
-    heading, _, rest = result.stderr.partition("cannot be used\n")
-    assert path.name in heading.replace("\n", "")
-    assert rest.splitlines() == [f"  {problem}"]
+@pytest.mark.parametrize("name", ["nowhere.yaml", "/", "~nobody-of-that-name/x.yaml", "x" * 300])
+def test_a_file_that_cannot_be_read(name: str) -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        load(name)
+    (line,) = refused.value.problems
+    assert line.endswith(f"give a file's path, or the name of a shipped configuration: {', '.join(shipped())}")
 
 
-def test_what_is_no_text_and_what_is_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "bytes.yaml"
-    path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(BadConfiguration, match="not UTF-8"):
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_bytes(b"a: \xff\xfe")
+    with pytest.raises(BadConfiguration) as refused:
         load(str(path))
-    with pytest.raises(BadConfiguration, match=r"No such file or directory; .*: disco, simulated"):
-        load(str(tmp_path / "absent.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("192.168.1.4", False),
-        ("localhost.example", False),
-    ],
-)
-def test_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
+    assert refused.value.problems == ("the file is not UTF-8 text",)
