@@ -62,6 +62,7 @@ def test_a_race_is_won_by_the_phone_and_moved_to_the_cloud_without_a_seam() -> N
         moved, outcome = await local.ask(5, 0)
         alone, _ = await local.ask(5, 0, pin=Pin.DEVICE_ONLY)
         assert outcome.report["winner"] == "phone"
+        assert [leg["reason"] for leg in outcome.report["legs"]] == ["dispatch", "dispatch", "migration"]
         assert [(m["from"], m["to"], m["outcome"]) for m in outcome.report["migrations"]] == [
             ("phone", "cloud", "completed")
         ]

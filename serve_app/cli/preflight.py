@@ -109,7 +109,7 @@ def check_port(host: str, port: int) -> Finding:
                 False,
                 f"cannot listen on {host}:{port}: {error.strerror}",
                 f"stop the program that uses it (`lsof -i :{port}` names it), or choose another with --port "
-                "(`make serve PORT=8010`)",
+                '(`make serve ARGS="--port 8010"`)',
             )
     return Finding(name, True, f"free on {host}")
 
@@ -143,6 +143,9 @@ def available_memory(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgro
             limit = file.read().strip()
         with open(os.path.join(cgroup, "memory.current"), encoding="ascii") as file:
             used = int(file.read())
+        with open(os.path.join(cgroup, "memory.stat"), encoding="ascii") as file:
+            # Cached files count as used, but give way to whoever needs the memory.
+            used -= sum(int(line.split()[1]) for line in file if line.startswith("inactive_file "))
         if limit != "max":
             bounds.append(max(0, int(limit) - used))
     except (OSError, ValueError):

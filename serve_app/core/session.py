@@ -28,6 +28,7 @@ from serve_app.core.errors import (
 from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord
 from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
 from serve_app.core.model import (
+    AttemptId,
     ContinuesBy,
     DispatchPlan,
     EndpointId,
@@ -72,6 +73,7 @@ class StreamSession:
         self.buffer = TokenBuffer(config.rate, config.stops)
         self.phase = Phase.PREFILL
         self.legs: list[Leg] = []
+        self._attempts: dict[AttemptId, Leg] = {}
         self.migrations: list[MigrationRecord] = []
         self.verdicts: dict[EndpointId, MigrationDecision] = {}
         self.winner: Leg | None = None
@@ -98,8 +100,8 @@ class StreamSession:
             return self.winner.receipt.prompt_tokens
         return self.config.prompt_tokens
 
-    def leg(self, attempt: str) -> Leg:
-        return next(leg for leg in self.legs if leg.attempt == attempt)
+    def leg(self, attempt: AttemptId) -> Leg:
+        return self._attempts[attempt]
 
     @property
     def owner(self) -> EndpointId | None:
@@ -175,7 +177,8 @@ class StreamSession:
             self._launch_next(now)
 
     def _launch_next(self, now: float) -> None:
-        self._start(self._pending.pop(0).endpoint, LegReason.HEDGE if self.legs else LegReason.DISPATCH, now)
+        launch = self._pending.pop(0)
+        self._start(launch.endpoint, LegReason.HEDGE if launch.delay > 0 else LegReason.DISPATCH, now)
 
     def _won(self, winner: Leg, now: float) -> None:
         self._pending.clear()
@@ -414,6 +417,7 @@ class StreamSession:
         rivals = [other.info.id for other in self.legs if other.live] + [launch.endpoint for launch in self._pending]
         leg = Leg(f"{self.request_id}-{len(self.legs)}-{endpoint}", info, reason, now, handoff, last_item=now)
         self.legs.append(leg)
+        self._attempts[leg.attempt] = leg
         park = self.config.park_seconds if handoff is None and self._candidates.may_park(info, rivals) else 0.0
         remaining = self.config.max_tokens - leg.next_index
         pace = self.config.pace(info, self.buffer.lead(now), self.buffer.backlog)
