@@ -144,6 +144,11 @@ def test_a_device_faster_than_the_believed_slope_allows() -> None:
     assert line == LinearTtft(pytest.approx(0.002), 0.0)
 
 
+def test_a_prompt_without_tokens_counts_as_one_token() -> None:
+    line = line_of(seen(DEVICE, [(0, 0.002)] * 4 + [(60, 0.12)] * 16))
+    assert line == LinearTtft(pytest.approx(0.002), 0.0)
+
+
 def test_a_falling_line_is_flat() -> None:
     observations = seen(DEVICE, [(length, 8.0 - 0.01 * length) for length in range(10, 410, 10)])
     line = line_of(observations)

@@ -51,6 +51,11 @@ def test_percentile_is_one_of_the_values(q: float, expected: float) -> None:
     assert percentile([5.0, 1.0, 4.0, 2.0, 3.0], q) == expected
 
 
+def test_rounding_of_a_share_does_not_skip_a_value() -> None:
+    assert percentile([float(i) for i in range(1, 11)], 0.1 + 0.2) == 3.0
+    assert 0.1 + 0.2 > 0.3
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.floats(0, 1))
 def test_percentile_covers_its_share(values: list[float], q: float) -> None:
     x = percentile(values, q)

@@ -68,6 +68,17 @@ def test_without_a_budget_no_prompt_reaches_the_server() -> None:
     assert not any(fit.uses_server(length, 0.0) for length in (10, 80, 10**9))
 
 
+@given(distributions, st.data(), st.sampled_from([1 - 5e-13, 1.0]))
+def test_a_budget_that_just_pays_for_the_longest_prompts(
+    lengths: LengthDistribution, data: st.DataObject, rounded: float
+) -> None:
+    paid = data.draw(st.integers(1, lengths.lengths.size))
+    longest = float((lengths.lengths * lengths.probabilities)[-paid:].sum())
+    fit = fit_threshold(lengths, longest / lengths.mean * rounded)
+    assert fit.threshold == lengths.lengths[-paid]
+    assert 0 <= fit.share <= 1e-9
+
+
 @given(distributions, st.floats(0, 1))
 def test_the_expected_spend_is_the_budget(lengths: LengthDistribution, budget: float) -> None:
     fit = fit_threshold(lengths, budget)

@@ -56,6 +56,20 @@ def test_without_a_budget_the_device_never_starts() -> None:
     assert expected_spend(table, TTFT, LENGTHS) == 0.0
 
 
+def test_rounding_lets_nobody_wait_beyond_the_tail() -> None:
+    lengths = LengthDistribution([1000, 1001], [1 - 1e-9, 1e-9])
+    short = float(lengths.lengths[0] * lengths.probabilities[0]) / lengths.mean
+    for rounded in (1 - 5e-13, 1.0, 1 + 5e-13):
+        table = fit_waits(TTFT, lengths, (0.1 + 0.9 * short) * rounded, tail_share=0.1)
+        assert table.waits[0] == 0.0
+        assert table.waits[1] <= table.tail == 3.0
+
+
+@given(ttfts, distributions)
+def test_a_budget_for_everything_makes_every_request_a_race(ttft: EmpiricalTtft, lengths: LengthDistribution) -> None:
+    assert not fit_waits(ttft, lengths, 1.0, tail_share=0.0).waits.any()
+
+
 @given(ttfts, distributions, shares, shares)
 def test_the_expected_spend_stays_within_the_budget(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budget: float, tail_share: float
