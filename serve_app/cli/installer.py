@@ -20,7 +20,7 @@ STEPS = (
     ("Building editable", "building this package"),
     ("Installing build dependencies", "preparing"),
     ("Downloading", "downloading packages"),
-    ("Collecting", "choosing packages"),
+    ("Collecting", "downloading packages"),
     ("Installing collected packages", "unpacking packages"),
 )
 
