@@ -58,7 +58,7 @@ def port_of(arguments: Sequence[str]) -> int:
         text = word[len("--port=") :] if word.startswith("--port=") else ""
         if word == "--port":
             text = "".join(arguments[position + 1 : position + 2])
-        if text.isdigit() and 0 < int(text) < 65536:
+        if text.isdecimal() and 0 < int(text) < 65536:
             return int(text)
     return 8000
 

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from serve_app.cli.configfile import BadConfiguration, load, shipped
+from serve_app.cli.configfile import BadConfiguration, is_loopback, load, shipped
+from serve_app.cli.exits import BAD_INPUT
+from serve_app.cli.main import app
 from tests.support.local_service import CONFIGS
 
 Change = Callable[[dict[str, Any]], object]
@@ -222,6 +225,20 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "port of any choice": (lambda d: d["http_options"].update(port=0), "http_options.port", "1 to 65535"),
     "port that is a word": (lambda d: d["http_options"].update(port="http"), "http_options.port", "integer"),
     "unknown proxy location": (lambda d: d.update(proxy_location="Moon"), "proxy_location", "'HeadOnly'"),
+    "negative decode rate": (
+        lambda d: cloud(d)["engine"]["engine"].update(decode_rate=-1),
+        f"{ARGS}.endpoints.cloud.engine.engine.decode_rate",
+        "greater than 0",
+    ),
+    "NaN budget": (lambda d: user(d)["policy"].update(budget=float("nan")), f"{USER}.policy.budget", "finite"),
+    "device-only without a device": (
+        lambda d: (
+            user(d)["policy"].update(name="device-only"),
+            application(d)["args"]["endpoints"]["phone"].update(kind="cloud"),
+        ),
+        "DiscoRouter.user_config.policy.name",
+        "add one or use disco",
+    ),
     "cloud-only without a cloud": (
         lambda d: (user(d)["policy"].update(name="cloud-only"), cloud(d).update(kind="device")),
         "DiscoRouter.user_config.policy.name",
@@ -250,10 +267,19 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_problem_never_quotes_the_value(tmp_path: Path) -> None:
-    told = problems_after(lambda d: user(d)["policy"].update(budget="canary-41"), tmp_path)
-    assert told
-    assert not any("canary" in line for line in told)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: user(d)["policy"].update(budget="canary-41"),
+        lambda d: cloud(d).update(slots="canary-41"),
+        lambda d: cloud(d).update(kind="canary-41"),
+        lambda d: cloud(d)["engine"]["engine"].update(overhead="canary-41"),
+        lambda d: application(d).update(args=["canary-41"]),
+    ],
+)
+def test_a_problem_does_not_quote_the_value(change: Change, tmp_path: Path) -> None:
+    (line,) = problems_after(change, tmp_path)
+    assert "canary" not in line
 
 
 def test_anyone_may_be_let_in_on_purpose(tmp_path: Path) -> None:
@@ -263,6 +289,36 @@ def test_anyone_may_be_let_in_on_purpose(tmp_path: Path) -> None:
     path = tmp_path / "it.yaml"
     path.write_text(yaml.safe_dump(document))
     assert load(str(path)).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.4", False),
+        ("localhost.example", False),
+        ("", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_the_command_says_one_line_per_problem(tmp_path: Path) -> None:
+    document = simulated()
+    user(document)["policy"].update(budget=2, bugdet=1)
+    path = tmp_path / "it.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    first, *lines = result.stderr.splitlines()
+    assert first == f"{path} cannot be used"
+    assert [line.partition(": ")[0] for line in lines] == [f"  {USER}.policy.budget", f"  {USER}.policy.bugdet"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])
