@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from ipaddress import ip_address
 
 
@@ -35,12 +36,13 @@ def ask(url: str, timeout: float = 2.0) -> Readiness | None:
     # The user's proxy settings are for the Internet, not for a server on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/ready", timeout=timeout) as response:
-            return parse(response.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return parse(error.read())
-    except OSError:
+        try:
+            with opener.open(f"{url}/ready", timeout=timeout) as response:
+                return parse(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return parse(error.read())
+    except (OSError, HTTPException):
         return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -138,8 +140,7 @@ def announce(configuration: Configuration, url: str, state: ready.Readiness, ela
 
 def curl(url: str, model: str) -> str:
     """A command that streams, ready to be pasted."""
-    body = (
-        f'{{"model": "{model}", "stream": true, "max_tokens": 64, "disco": {{"report": true}}, '
-        '"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
-    )
-    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+    question = {"role": "user", "content": "Why is the sky blue?"}
+    body = {"model": model, "stream": True, "max_tokens": 64, "disco": {"report": True}, "messages": [question]}
+    data = shlex.quote(json.dumps(body))
+    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {data}"
