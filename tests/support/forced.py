@@ -95,7 +95,7 @@ async def stream_with_cut(
     """Greedy from ``source``, handed over at token ``at``. The reader is slow, so no handoff is ever abandoned."""
     source.rest_after = at + 5
     plan = DispatchPlan((Launch("source"),), "forced", "test")
-    config = SessionConfig(sampling.max_tokens, prompt_tokens=1, rate=0.5, ahead_tokens=4096)
+    config = SessionConfig(sampling.max_tokens, prompt_tokens=1, rate=0.02, ahead_tokens=4096, idle_timeout=60.0)
     session = StreamSession("r", config, plan, [source.info, target.info], ForcedMover(mode, at))
     driver = StreamDriver(session, StreamJob(prompt, sampling), {"source": source, "target": target}, _Silent())
     driver.start()
