@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.engines.factory import make_engine
@@ -140,6 +140,7 @@ def test_the_exchange_rate_alone_turns_the_regime() -> None:
     assert regimes == [cost.Regime.SERVER_CONSTRAINED, cost.Regime.DEVICE_CONSTRAINED]
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e4), st.floats(0, 10), st.floats(0, 10), st.integers(0, 10_000), st.integers(0, 10_000))
 def test_energy_costs_are_the_papers_formula(
     usd_per_megajoule: float, prefill: float, decode: float, prompt_tokens: int, output_tokens: int

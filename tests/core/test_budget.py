@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -171,8 +171,10 @@ class Interleaving(RuleBasedStateMachine):
 
 
 TestInterleaving = Interleaving.TestCase
+TestInterleaving.settings = settings(deadline=None)
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 1), st.lists(st.integers(1, 500), min_size=1, max_size=300))
 def test_one_at_a_time_the_share_is_met_from_both_sides(share: float, prompts: list[int]) -> None:
     budget = TokenBudget(share, capacity=1e9)

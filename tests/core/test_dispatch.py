@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.dispatch import Alone, Policy, Threshold, WaitTime
@@ -56,6 +56,7 @@ def test_an_infinite_threshold_reads_well() -> None:
     assert splitting(0.0).decide(80, 0.0).reason == "device alone: l=80, l_th=inf under b=0"
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.floats(0, 1).map(hedging), st.floats(0, 1).map(splitting), st.just(Alone("phone", "device-only", "why"))

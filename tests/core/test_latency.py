@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
@@ -33,6 +33,7 @@ def test_the_distribution_is_right_continuous() -> None:
     assert ttft.mean == 1.75
 
 
+@settings(deadline=None)
 @given(st.lists(seconds, min_size=1, max_size=60), st.floats(0, 1))
 def test_quantile_inverts_the_distribution(samples: list[float], q: float) -> None:
     ttft = EmpiricalTtft(samples)
@@ -42,6 +43,7 @@ def test_quantile_inverts_the_distribution(samples: list[float], q: float) -> No
     assert all(ttft.cdf(y) < q for y in samples if y < x)
 
 
+@settings(deadline=None)
 @given(st.lists(seconds, min_size=1, max_size=60), st.floats(0, 1), st.floats(0, 1))
 def test_quantile_is_monotone(samples: list[float], p: float, q: float) -> None:
     ttft = EmpiricalTtft(samples)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.lengths import LengthDistribution, OutputLengths, exponential_quantiles
@@ -17,6 +17,7 @@ def test_mean_of_a_given_distribution() -> None:
     assert LengthDistribution([10, 20, 40, 80], [0.4, 0.3, 0.2, 0.1]).mean == pytest.approx(26.0)
 
 
+@settings(deadline=None)
 @given(prompts)
 def test_every_sample_counts_the_same(samples: list[int]) -> None:
     distribution = LengthDistribution.of_samples(samples)
@@ -70,6 +71,7 @@ def test_remaining_needs_a_past() -> None:
         OutputLengths([])
 
 
+@settings(deadline=None)
 @given(outputs, st.integers(0, 2500), st.integers(0, 2500))
 def test_remaining_is_the_mean_of_the_longer_answers(samples: list[int], accepted: int, room: int) -> None:
     remaining = OutputLengths(samples).expected_remaining(accepted, accepted + room)

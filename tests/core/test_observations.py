@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
@@ -192,6 +192,7 @@ def test_a_hair_below_zero_is_zero() -> None:
     assert samples_of(seen(SERVER, [(60, -1e-4)] * ENOUGH)) == [0.0] * ENOUGH
 
 
+@settings(deadline=None)
 @given(events, events)
 def test_any_observation_gives_a_usable_profile(
     ttfts: list[tuple[int, float]], decodes: list[tuple[int, float]]
@@ -218,6 +219,7 @@ def test_a_smaller_window_keeps_the_newest() -> None:
     assert observations.profile().decode_rate == pytest.approx(85.5)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 50), max_size=60), st.lists(st.floats(0, 50), max_size=60))
 def test_merged_is_as_if_one_had_seen_it_all(first: list[float], second: list[float]) -> None:
     window = 40

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import serve_app.core.planner as planner_module
@@ -329,6 +329,7 @@ def test_after_a_failed_refit_the_last_fit_serves_until_the_next_is_due(monkeypa
 # --- over many requests ---------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([DEVICES_DEAR, CLOUDS_DEAR]),
     st.floats(0, 1),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.stats import delay_num, gaps, perceived_tbts, percentile, qoe, shown_times
@@ -56,6 +56,7 @@ def test_rounding_of_a_share_does_not_skip_a_value() -> None:
     assert 0.1 + 0.2 > 0.3
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.floats(0, 1))
 def test_percentile_covers_its_share(values: list[float], q: float) -> None:
     x = percentile(values, q)
@@ -75,6 +76,7 @@ def test_andes_quality_of_experience(times: list[float], expected: float) -> Non
     assert qoe(times, 5.0, expected_ttft=1.0) == pytest.approx(expected, abs=5e-5)
 
 
+@settings(deadline=None)
 @given(arrivals, rates)
 def test_nothing_is_shown_before_it_arrives_or_before_it_can_be_read(times: list[float], rate: float) -> None:
     shown = shown_times(times, rate)
@@ -84,6 +86,7 @@ def test_nothing_is_shown_before_it_arrives_or_before_it_can_be_read(times: list
     assert math.fsum(perceived_tbts(times, rate)) == pytest.approx(shown[-1] - shown[0], abs=1e-6)
 
 
+@settings(deadline=None)
 @given(arrivals, rates, st.floats(0.1, 5))
 def test_quality_lies_between_nothing_and_perfect(times: list[float], rate: float, expected: float) -> None:
     value = qoe(times, rate, expected)
@@ -92,6 +95,7 @@ def test_quality_lies_between_nothing_and_perfect(times: list[float], rate: floa
     assert qoe(on_time, rate, expected) == pytest.approx(1.0)
 
 
+@settings(deadline=None)
 @given(arrivals, rates, st.floats(0.1, 5), st.floats(0, 5))
 def test_later_is_never_better(times: list[float], rate: float, expected: float, delay: float) -> None:
     assert qoe([t + delay for t in times], rate, expected) <= qoe(times, rate, expected) + 1e-9

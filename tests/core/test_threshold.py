@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.lengths import LengthDistribution
@@ -68,6 +68,7 @@ def test_without_a_budget_no_prompt_reaches_the_server() -> None:
     assert not any(fit.uses_server(length, 0.0) for length in (10, 80, 10**9))
 
 
+@settings(deadline=None)
 @given(distributions, st.data(), st.sampled_from([1 - 5e-13, 1.0]))
 def test_a_budget_that_just_pays_for_the_longest_prompts(
     lengths: LengthDistribution, data: st.DataObject, rounded: float
@@ -79,6 +80,7 @@ def test_a_budget_that_just_pays_for_the_longest_prompts(
     assert 0 <= fit.share <= 1e-9
 
 
+@settings(deadline=None)
 @given(distributions, st.floats(0, 1))
 def test_the_expected_spend_is_the_budget(lengths: LengthDistribution, budget: float) -> None:
     fit = fit_threshold(lengths, budget)
@@ -86,6 +88,7 @@ def test_the_expected_spend_is_the_budget(lengths: LengthDistribution, budget: f
     assert expected_spend(fit, lengths) == pytest.approx(budget * lengths.mean, rel=1e-6, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(distributions, st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.tuples(*[st.integers(1, 3000)] * 2))
 def test_longer_prompts_are_preferred(
     lengths: LengthDistribution, budget: float, u: float, pair: tuple[int, int]
@@ -95,6 +98,7 @@ def test_longer_prompts_are_preferred(
     assert fit.uses_server(longer, u) or not fit.uses_server(shorter, u)
 
 
+@settings(deadline=None)
 @given(distributions, st.integers(0, 2**32 - 1))
 def test_what_is_drawn_agrees_with_the_share(lengths: LengthDistribution, seed: int) -> None:
     fit = fit_threshold(lengths, 0.5)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.latency import EmpiricalTtft, LinearTtft
@@ -65,11 +65,13 @@ def test_rounding_lets_nobody_wait_beyond_the_tail() -> None:
         assert table.waits[1] <= table.tail == 3.0
 
 
+@settings(deadline=None)
 @given(ttfts, distributions)
 def test_a_budget_for_everything_makes_every_request_a_race(ttft: EmpiricalTtft, lengths: LengthDistribution) -> None:
     assert not fit_waits(ttft, lengths, 1.0, tail_share=0.0).waits.any()
 
 
+@settings(deadline=None)
 @given(ttfts, distributions, shares, shares)
 def test_the_expected_spend_stays_within_the_budget(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budget: float, tail_share: float
@@ -78,6 +80,7 @@ def test_the_expected_spend_stays_within_the_budget(
     assert expected_spend(table, ttft, lengths) <= budget * lengths.mean * (1 + 1e-6) + 1e-6
 
 
+@settings(deadline=None)
 @given(ttfts, distributions, shares, shares)
 def test_longer_prompts_never_wait_less(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budget: float, tail_share: float
@@ -87,6 +90,7 @@ def test_longer_prompts_never_wait_less(
     assert waits == sorted(waits)
 
 
+@settings(deadline=None)
 @given(ttfts, distributions, st.tuples(shares, shares), shares)
 def test_a_larger_budget_never_waits_longer(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budgets: tuple[float, float], tail_share: float
@@ -96,6 +100,7 @@ def test_a_larger_budget_never_waits_longer(
     assert large.tail <= small.tail
 
 
+@settings(deadline=None)
 @given(ttfts, distributions, shares, shares, st.floats(0, 0.1), st.floats(0, 5), st.integers(1, 3000), st.data())
 def test_no_request_is_slower_than_the_tail_wait_plus_the_device(
     ttft: EmpiricalTtft,
