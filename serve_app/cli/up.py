@@ -134,7 +134,7 @@ def announce(configuration: Configuration, url: str, state: ready.Readiness, ela
     for name, reason in state.waiting.items():
         console.print(f"  [yellow]not ready yet:[/] {escape(name)}: {escape(reason)}", highlight=False)
     console.print("Try it, from another terminal:", highlight=False)
-    console.print(escape(curl(url, model)), highlight=False, soft_wrap=True)
+    console.out(curl(url, model), highlight=False)
     console.print(f'or: disco chat --url {url} "Why is the sky blue?"', highlight=False, soft_wrap=True)
 
 

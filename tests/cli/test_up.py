@@ -1,0 +1,317 @@
+"""`disco up` without Ray: waiting, announcing, and how each way of ending looks from outside."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from actors.engines.models import FetchError
+from serve_app.cli import launch
+from serve_app.cli import up as up_module
+from serve_app.cli.configfile import Configuration, load
+from serve_app.cli.engines import MissingModel
+from serve_app.cli.exits import FAILED, OK, UNFIT
+from serve_app.cli.launch import LaunchFailed, Stopped, prepare, ray_cpus
+from serve_app.cli.ready import Readiness
+from serve_app.cli.up import GRACE, POLL, START_LIMIT, announce, curl, up, wait_until_ready
+from serve_app.settings import AppSettings
+
+URL = "http://127.0.0.1:8000"
+WARM = Readiness(True, {}, ("cloud", "phone"))
+HALF = Readiness(True, {"phone": "loading"}, ("cloud",))
+COLD = Readiness(False, {"cloud": "starting", "phone": ""}, ())
+
+
+class World:
+    """A clock that only ``sleep`` moves, and a service whose state is a function of it."""
+
+    def __init__(self, state: Callable[[float], Readiness | None], failure: Callable[[float], str | None]) -> None:
+        self.time = 100.0
+        self.shown: list[str] = []
+        self._state = state
+        self._failure = failure
+
+    @property
+    def elapsed(self) -> float:
+        return self.time - 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def wait(self) -> Readiness:
+        return wait_until_ready(
+            lambda: self._state(self.elapsed),
+            lambda: self._failure(self.elapsed),
+            self.shown.append,
+            lambda: self.time,
+            self.sleep,
+        )
+
+
+def world(state: Callable[[float], Readiness | None], failure: Callable[[float], str | None] = lambda _: None) -> World:
+    return World(state, failure)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------
+
+
+def test_ready_at_once() -> None:
+    there = world(lambda _: WARM)
+    assert there.wait() is WARM
+    assert there.elapsed == 0
+    assert there.shown == []
+
+
+def test_nothing_then_cold_then_warm() -> None:
+    there = world(lambda t: None if t < 1 else COLD if t < 2 else WARM)
+    assert there.wait() is WARM
+    assert there.elapsed == 2
+    assert list(dict.fromkeys(line.rpartition(" (")[0] for line in there.shown)) == [
+        "waiting for the application",
+        "waiting for cloud (starting), phone",
+    ]
+
+
+def test_the_last_endpoint_has_its_grace_and_no_more() -> None:
+    there = world(lambda t: COLD if t < 3 else HALF)
+    assert there.wait() is HALF
+    assert 3 + GRACE <= there.elapsed <= 3 + GRACE + POLL
+
+
+def test_an_endpoint_that_comes_within_the_grace_is_waited_for() -> None:
+    there = world(lambda t: HALF if t < GRACE / 2 else WARM)
+    assert there.wait() is WARM
+    assert there.elapsed == GRACE / 2
+
+
+def test_a_failed_deployment_ends_the_waiting() -> None:
+    there = world(lambda _: COLD, lambda t: "no such module" if t >= 1 else None)
+    with pytest.raises(LaunchFailed, match="no such module"):
+        there.wait()
+    assert there.elapsed == 1
+
+
+@pytest.mark.parametrize(("state", "missing"), [(None, "the application"), (COLD, "cloud (starting), phone")])
+def test_patience_ends_and_what_is_missing_is_named(state: Readiness | None, missing: str) -> None:
+    there = world(lambda _: state)
+    with pytest.raises(LaunchFailed) as failed:
+        there.wait()
+    assert failed.value.message.endswith(f"missing: {missing}")
+    assert START_LIMIT <= there.elapsed <= START_LIMIT + POLL
+
+
+def test_names_and_reasons_are_no_markup() -> None:
+    there = world(lambda t: Readiness(False, {"cloud": "[red]x[/red]"}, ()) if t < 1 else WARM)
+    there.wait()
+    console, out = page()
+    console.print(there.shown[0])
+    assert out.getvalue() == "waiting for cloud ([red]x[/red]) (0 s)\n"
+
+
+# --- announcing -------------------------------------------------------------------------------------------------
+
+
+def page() -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=60, color_system=None), out
+
+
+def words_of(command: str) -> tuple[str, dict[str, object]]:
+    """The URL and the body that a shell would hand over."""
+    program, flag, url, header, kind, option, body = shlex.split(command)
+    assert (program, flag, header, option) == ("curl", "-N", "-H", "-d")
+    assert kind == "Content-Type: application/json"
+    return url, json.loads(body)
+
+
+@pytest.mark.parametrize("model", ["disco", 'it\'s a "model" [b]x[/b] $HOME :cloud:', "grün"])
+def test_the_curl_can_be_pasted(model: str) -> None:
+    url, body = words_of(curl(URL, model))
+    assert url == f"{URL}/v1/chat/completions"
+    assert body["model"] == model
+    assert (body["stream"], body["disco"]) == (True, {"report": True})
+
+
+def with_model(model: str) -> Configuration:
+    configuration = load("simulated")
+    return replace(configuration, app=AppSettings(endpoints=configuration.app.endpoints, models={model: {}}))
+
+
+@pytest.mark.parametrize("model", ["disco", "[red]odd[/red] :cloud:"])
+def test_the_announcement_holds_the_curl_on_one_line_however_narrow_the_terminal(model: str) -> None:
+    console, out = page()
+    announce(with_model(model), URL, HALF, 12.4, console)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == f"ready after 12 s at {URL}  (Ctrl-C stops it)"
+    assert any("not ready yet: phone: loading" in line for line in lines)
+    (command,) = [line for line in lines if line.startswith("curl ")]
+    assert words_of(command)[1]["model"] == model
+    assert f'or: disco chat --url {URL} "Why is the sky blue?"' in lines
+
+
+# --- ways to end ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def configuration() -> Configuration:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return load("simulated", probe.getsockname()[1])
+
+
+def ended_by(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
+    """Let the start of Ray end like that; what has been started and stopped."""
+    steps: list[str] = []
+
+    @contextmanager
+    def running(configuration: Configuration) -> Iterator[None]:
+        steps.append("started")
+        try:
+            yield
+        finally:
+            steps.append("stopped")
+
+    def ask(url: str) -> Readiness:
+        raise error
+
+    monkeypatch.setattr(up_module, "running", running)
+    monkeypatch.setattr(up_module.ready, "ask", ask)
+    return steps
+
+
+def test_a_signal_ends_it_well(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = ended_by(monkeypatch, Stopped())
+    console, out = page()
+    assert up(configuration, console) == OK
+    assert steps == ["started", "stopped"]
+    assert out.getvalue().endswith("stopped\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_stops_and_a_second_one_does_not_disturb(
+    number: signal.Signals, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ended_by(monkeypatch, AssertionError("a signal comes first"))
+
+    def ask(url: str) -> Readiness:
+        with pytest.raises(Stopped):
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+        raise Stopped
+
+    monkeypatch.setattr(up_module.ready, "ask", ask)
+    before = signal.getsignal(number)
+    assert up(configuration, page()[0]) == OK
+    assert steps == ["started", "stopped"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_failed_start_is_told_with_its_reason_and_its_logs(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ended_by(monkeypatch, LaunchFailed("[x] is not there", Path("/tmp/disco-logs")))
+    console, out = page()
+    assert up(configuration, console) == FAILED
+    assert steps == ["started", "stopped"]
+    assert "[x] is not there" in out.getvalue()
+    assert "/tmp/disco-logs" in out.getvalue()
+
+
+def test_a_port_in_use_starts_nothing(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = ended_by(monkeypatch, Stopped())
+    console, out = page()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", configuration.port))
+        other.listen()
+        assert up(configuration, console) == UNFIT
+    assert steps == []
+    assert "remedy: " in out.getvalue()
+
+
+def test_a_model_that_cannot_be_fetched_starts_nothing(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str, progress: Callable[[str], None]) -> None:
+        progress("downloading [it]")
+        raise FetchError(f"{name}: no [network]")
+
+    steps = ended_by(monkeypatch, Stopped())
+    monkeypatch.setattr(up_module, "missing_models", lambda app: [MissingModel("small", 93)])
+    monkeypatch.setattr(up_module, "fetch", fetch)
+    console, out = page()
+    assert up(configuration, console) == FAILED
+    assert steps == []
+    assert "downloading [it]" in out.getvalue()
+    assert "small: no [network]" in out.getvalue()
+
+
+# --- before Ray -------------------------------------------------------------------------------------------------
+
+
+def python(script: str) -> Sequence[str]:
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    return result.stdout.split()
+
+
+def test_the_commands_do_not_import_ray_before_its_switches_are_set() -> None:
+    modules = "serve_app.cli.main, serve_app.cli.up, serve_app.cli.chat, serve_app.cli.configfile"
+    assert python(f"import sys, {modules}; print('ray' in sys.modules)") == ["False"]
+
+
+def test_ray_sees_the_switches() -> None:
+    """Ray's compiled part reads them once."""
+    script = """
+import os
+os.environ.pop("RAY_AUTH_MODE", None)
+from serve_app.cli.launch import prepare
+prepare()
+from serve_app.cli.configfile import load
+load("simulated")
+from ray._raylet import AuthenticationMode, get_authentication_mode
+print(get_authentication_mode() == AuthenticationMode.TOKEN)
+"""
+    assert python(script) == ["True"]
+
+
+def test_switches_that_come_too_late_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    assert ray
+    monkeypatch.setenv("SWITCH", "1")
+    prepare({"SWITCH": "1"})
+    with pytest.raises(LaunchFailed, match="before its switches"):
+        prepare({"SWITCH": "2"})
+
+
+def test_switches_are_set_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.sys, "modules", {})
+    monkeypatch.setenv("SWITCH", "1")
+    prepare({"SWITCH": "2"})
+    assert launch.os.environ["SWITCH"] == "2"
+
+
+def test_ray_is_told_of_enough_cpus_for_all_replicas_at_their_most() -> None:
+    engine = {"type": "simulated"}
+    app = AppSettings.model_validate(
+        {
+            "endpoints": {
+                "a": {"kind": "cloud", "engine": engine, "placement": {"num_cpus": 0.5, "max_replicas": 4}},
+                "b": {"kind": "device", "engine": engine, "placement": {"num_cpus": 1.5, "replicas": 2}},
+            },
+            "router": {"num_cpus": 0.1, "replicas": 2},
+        }
+    )
+    assert ray_cpus(app) == 7
