@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
+
+# A property is judged by its examples, the same ones in every run, not by how busy the machine is.
+settings.register_profile("disco", deadline=None, derandomize=True)
+settings.load_profile("disco")
 
 # Ray reads its environment when it is imported.
 os.environ.update(

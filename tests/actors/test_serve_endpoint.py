@@ -133,7 +133,7 @@ def deploy(ray_session: RaySession, request: pytest.FixtureRequest) -> Iterator[
         name = f"{request.node.name}_{len(names)}"
         deployment = serve.deployment(EndpointReplica).options(**deployment_options(settings, shutdown_timeout=0.1))
         names.append(name)
-        handle = serve.run(deployment.bind("phone", settings, 1, make), name=name, route_prefix=None)
+        handle = serve.run(deployment.bind("phone", settings, make=make), name=name, route_prefix=None)
         return ServeEndpoint(handle, expected_info("phone", settings))
 
     yield deploy
