@@ -277,7 +277,7 @@ def test_output_goes_to_the_log_and_its_end_is_kept(tmp_path: Path) -> None:
     assert outcome.code == 3
     assert sorted(outcome.tail) == sorted({*outcome.tail}) == sorted(log.read_text().splitlines()[-4:])
     assert len(log.read_text().splitlines()) == 31
-    assert "choosing packages" in out.getvalue()
+    assert "downloading packages" in out.getvalue()
 
 
 def test_an_interrupt_ends_the_installer_too(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_an_interrupt_ends_the_installer_too(tmp_path: Path) -> None:
         ("  Building wheel for llama-cpp-python (pyproject.toml): started", "compiling llama.cpp, 5-7 minutes, once"),
         ("  Building wheel for llama-cpp-python (pyproject.toml): finished with status 'done'", "installing"),
         ("  Building wheel for other (setup.py): started", "building"),
-        ("Collecting numpy>=1.26", "choosing packages"),
+        ("Collecting numpy>=1.26", "downloading packages"),
         ("Requirement already satisfied: numpy", None),
     ],
 )
