@@ -44,7 +44,7 @@ class ServeEndpoint:
     # Options start a handle's router, which belongs to the event loop that runs at that moment: not in __init__.
     @cached_property
     def _generate(self) -> Any:
-        # Batches are plain values of importable classes: Ray's own pickler costs several times as much and adds nothing.
+        # Batches hold plain values of importable classes: Ray's own pickler takes several times as long for the same.
         return self._handle.options(stream=True, method_name="generate", response_serialization="pickle")
 
     @cached_property
