@@ -197,7 +197,7 @@ class ReaderSettings(Settings):
 
     consumption_rate: Rate | None = Field(default=4.8, description="r_c, tokens per second; null: unknown.")
     delivery: Literal["eager", "paced"] = "eager"
-    slack: Seconds = Field(default=0.5, description="Seconds of reading that may be batched into one message.")
+    slack: Seconds = Field(default=1.0, description="Seconds of reading that may be batched into one message.")
     ahead_tokens: int = Field(default=256, ge=16, le=65_536)
 
 
