@@ -136,7 +136,8 @@ async def _answer(
     try:
         response = await session.request(method, url, json=body, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError) as error:
-        reason = str(error) or type(error).__name__
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        reason = str(cause) or type(cause).__name__
         remedy = "start the service with `disco up`, or say with --url where it is"
         raise ChatFailed(f"no service answers at {url}: {reason}; {remedy}", UNREACHABLE) from None
     async with response:

@@ -36,18 +36,18 @@ def render(report: Mapping[str, Any]) -> RenderableType:
     for name, value in _facts(report):
         facts.add_row(name, Text(printable(value)))
     policy = Text(printable(f"{_word(report.get('policy'))}: {_word(report.get('reason'))}"))
-    return Group(Text.assemble(("policy  ", "dim"), policy), _legs(report), facts)
+    return Group(Text.assemble(("policy  ", "dim"), policy), "", _legs(report), "", facts)
 
 
 def _legs(report: Mapping[str, Any]) -> Table:
-    money = "notional USD" if report.get("cost_notional") else "USD"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("endpoint", overflow="fold")
+    money = "notional\nUSD" if report.get("cost_notional") else "USD"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table.add_column("endpoint", overflow="fold", min_width=8)
     table.add_column("imitates", overflow="fold")
     table.add_column("why", no_wrap=True)
     for heading in ("start", "TTFT", "tokens", money):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("outcome", overflow="fold")
+    table.add_column("outcome", overflow="fold", min_width=11)
     for leg in report.get("legs", ()):
         error = leg.get("error")
         cells = (

@@ -45,7 +45,7 @@ def up(configuration: Configuration, console: Console) -> int:
         console.print("stopped")
         return OK
     except LaunchFailed as error:
-        console.print(f"[red]the service did not start[/]\n{escape(error.message)}")
+        console.print(f"[red]the service did not start[/]\n{escape(error.message)}", highlight=False, soft_wrap=True)
         if error.logs is not None:
             console.print(f"Ray's logs were kept: {error.logs}; remove that directory when you have seen them")
         return FAILED

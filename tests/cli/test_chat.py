@@ -220,6 +220,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
         assert chat(replace(PLAIN, url=url), console) == UNREACHABLE
     (line,) = capsys.readouterr().err.splitlines()
     assert url in line
+    assert "Connect call failed" in line
     assert "`disco up`" in line
     assert out.getvalue() == ""
 

@@ -89,7 +89,8 @@ def test_each_leg_has_its_line(moved: dict[str, Any]) -> None:
 def test_what_imitates_and_what_nobody_is_billed_is_called_so(stayed: dict[str, Any]) -> None:
     lines = shown(stayed)
     assert any("openai-gpt-4-1106-preview" in line and line.split()[0] == "cloud" for line in lines)
-    assert any("notional USD" in line for line in lines if "endpoint" in line)
+    (heading,) = [rank for rank, line in enumerate(lines) if line.startswith("endpoint")]
+    assert lines[heading - 1].split() == ["notional"]
     assert fact(stayed, "cost").endswith(" USD, notional: nobody is billed")
     assert fact(stayed, "no move") == "to phone: its tokens are not cheaper"
 
@@ -138,7 +139,9 @@ def test_eighty_columns_show_every_figure(stayed: dict[str, Any]) -> None:
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     for leg in stayed["legs"]:
-        assert any(f"{leg['cost_usd']:.3g}" in line for line in lines)
+        (line,) = [line for line in lines if line.startswith(f"{leg['endpoint']} ")]
+        assert f"{leg['cost_usd']:.3g}" in line
+        assert line.endswith(leg["outcome"])
 
 
 def test_a_report_of_another_version_is_shown_as_far_as_it_goes() -> None:
