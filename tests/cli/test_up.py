@@ -209,12 +209,13 @@ def test_each_signal_stops_and_a_second_one_does_not_disturb(
         with pytest.raises(Stopped):
             signal.raise_signal(number)
         signal.raise_signal(number)
+        steps.append("undisturbed")
         raise Stopped
 
     monkeypatch.setattr(up_module.ready, "ask", ask)
     before = signal.getsignal(number)
     assert up(configuration, page()[0]) == OK
-    assert steps == ["started", "stopped"]
+    assert steps == ["started", "undisturbed", "stopped"]
     assert signal.getsignal(number) is before
 
 
