@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -244,6 +245,15 @@ def test_what_is_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("--rate: ")
 
 
+@pytest.fixture
+def listens_to_ctrl_c() -> Iterator[None]:
+    """A shell starts a background job with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_closes_the_stream() -> None:
     console, _ = page()
     answer = stream(chunk("half", "phone"), hold=True, then=lambda: os.kill(os.getpid(), signal.SIGINT))
