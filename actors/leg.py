@@ -91,8 +91,10 @@ class Leg:
             self._largest = max(self._largest, item.count)
             if self._first_token is None:
                 self._first_token = self._loop.time()
+        # A batch that is being held leaves no earlier for having grown.
+        if not self._ready or self._contract.finished:
+            self._wake.set()
         self._ready.append(item)
-        self._wake.set()
 
     async def _reader_catches_up(self) -> bool:
         """Rest while one more chunk would be too far ahead. False: no telling when it will not be."""
