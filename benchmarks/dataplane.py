@@ -121,12 +121,12 @@ def measure(variants: list[Variant], streams: int, seconds: float, console: Cons
     results: dict[str, dict[str, Any]] = {}
     for haproxy in dict.fromkeys(variant.haproxy for variant in variants):
         with serving(haproxy, streams) as (server, port):
-            resting = asyncio.run(idle(server, min(5.0, seconds)))
+            resting = asyncio.run(idle(server, min(10.0, seconds)))
             for variant in (each for each in variants if each.haproxy is haproxy):
                 tokens = min(MOST_TOKENS, round(seconds * (variant.rate or RATE)))
                 load = Load(streams, tokens, RAMP, variant.rate)
                 before = os.getloadavg()[0]
-                found = figures(asyncio.run(drive(server, port, load, SCHEDULE)), load, SCHEDULE)
+                found = figures(asyncio.run(drive(server, port, load, SCHEDULE)), load, SCHEDULE, resting)
                 results[variant.name] = asdict(found) | {
                     "tokens_per_stream": tokens,
                     "idle_cpu_share": round(sum(resting.values()), 4),
@@ -143,12 +143,22 @@ def _line(name: str, found: Figures) -> str:
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
     shown = Table(title="p50 / p99 in ms; CPU of all server processes in microseconds per generated token")
-    for title in ("variant", "TTFT added", "ITL added", "lateness", "events/token", "CPU us/token", "complete"):
+    for title in (
+        "variant",
+        "TTFT added",
+        "ITL added",
+        "lateness",
+        "events/token",
+        "CPU us/token",
+        "beyond idle",
+        "complete",
+    ):
         shown.add_column(title, justify="left" if title == "variant" else "right")
     for name, found in results.items():
         spreads = [_spread(found[key]) for key in ("ttft_added", "itl_added", "lateness")]
         complete = f"{found['complete']}/{found['streams']}"
-        shown.add_row(name, *spreads, f"{found['events_per_token']:.2f}", f"{found['cpu_us']:.0f}", complete)
+        cpu = (f"{found[key]:.0f}" for key in ("cpu_us", "cpu_us_beyond_idle"))
+        shown.add_row(name, *spreads, f"{found['events_per_token']:.2f}", *cpu, complete)
     return shown
 
 
