@@ -154,7 +154,7 @@ class Figures:
         instant the reader wants it (paper 8); negative is early.
     cpu_us: microseconds of CPU per generated token, of all the server's processes and by role.
     cpu_us_beyond_idle: the same without what the server uses in that time when it has no streams, which Ray's processes
-        do for their timers. Paced streams last four times as long for the same tokens and carry four times as much of it.
+        do for their timers. Paced streams last four times as long for the same tokens and carry four times as much.
     """
 
     streams: int
