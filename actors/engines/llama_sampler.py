@@ -22,7 +22,8 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, accepted: Iterable[int] = ()) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+        # numpy takes no negative seed; OpenAI's is any 64-bit integer.
+        self._random = np.random.default_rng(None if sampling.seed is None else sampling.seed % 2**64)
         self._counts: dict[int, int] = {}
         for token in accepted:
             self._count(token)

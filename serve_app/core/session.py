@@ -140,8 +140,7 @@ class StreamSession:
             case Woke():
                 self._woke(now)
             case Accepted(attempt):
-                if (leg := self.leg(attempt)) is self._target:
-                    self.migrations[-1].accepted_after = now - leg.started
+                self._admitted(self.leg(attempt), now)
             case ChunkArrived(attempt, chunk):
                 self._chunk(self.leg(attempt), chunk, now)
             case StreamFailed(attempt, error):
@@ -155,6 +154,10 @@ class StreamSession:
                 self._close(Close(), now)
             case _:
                 assert_never(event)
+
+    def _admitted(self, leg: Leg, now: float) -> None:
+        if leg is self._target:
+            self.migrations[-1].accepted_after = now - leg.started
 
     def _woke(self, now: float) -> None:
         if now >= self.opened_at + self.config.stream_timeout:

@@ -52,6 +52,7 @@ def test_a_nucleus_wider_than_the_first_guess_is_complete():
 def test_seeds_make_draws_repeatable():
     assert draws(40) == draws(40)
     assert draws(40, seed=1) != draws(40, seed=2)
+    assert draws(40, seed=-1) == draws(40, seed=-1) != draws(40, seed=1)
 
 
 def test_penalties_count_what_was_chosen_and_accepted():
