@@ -9,6 +9,7 @@ from actors.contract import StreamContract
 from actors.pacing import clock_for
 from serve_app.core.errors import EndpointFault
 from serve_app.core.model import FinishReason, GenerationRequest, StreamItem, TokenChunk
+from serve_app.core.ticks import tick_before
 
 # Seconds: a timer may fire this early, and whoever waits for the rest of it would spin.
 _TIMER_GRAIN = 1e-6
@@ -123,7 +124,7 @@ class Leg:
         if clock is None or self._left == 0 or self._contract.finished or self.pump.done():
             return self._loop.time()
         leave_by = clock.leave_by(self._left)
-        return self._loop.time() if leave_by is None else min(leave_by, life)
+        return self._loop.time() if leave_by is None else tick_before(min(leave_by, life), self._pace.slack)
 
     def _take(self) -> list[StreamItem]:
         batch, self._ready = self._ready, []

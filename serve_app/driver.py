@@ -33,9 +33,11 @@ from serve_app.core.protocol import (
     Woke,
 )
 from serve_app.core.session import StreamSession
+from serve_app.core.ticks import tick_before
 
-#: Paced text goes out when its first token is due within this share of the slack, with all that is due within it.
-PACED_MARGIN = 0.25
+#: Paced text goes out at the last tick at which its first token is not yet due within this share of the slack, with all
+#: that is due within the slack. Ticks come every eighth of a slack, so the earliest leaves a quarter of it ahead.
+PACED_MARGIN = 0.125
 
 
 class LegObserver(Protocol):
@@ -211,7 +213,8 @@ class StreamDriver:
         due = self.session.buffer.due_at(self._outbox[0].index) if self._outbox else None
         if self._job.delivery == "eager" or due is None:
             return 0.0
-        return due - PACED_MARGIN * self.session.config.slack - self._loop.time()
+        slack = self.session.config.slack
+        return tick_before(due - PACED_MARGIN * slack, slack) - self._loop.time()
 
     def _take(self) -> Emit:
         """Everything that is ready to go and was written by the same endpoint, as one."""
