@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -44,6 +45,9 @@ PACED_RATE: Final = 4.8
 
 #: Seconds over which the streams' starts are spread.
 RAMP: Final = 1.0
+
+#: Seconds after which a server that has just become ready is at rest.
+SETTLE: Final = 5.0
 
 #: Tokens that fit the simulated engine's context.
 MOST_TOKENS: Final = 4000
@@ -121,6 +125,7 @@ def measure(variants: list[Variant], streams: int, seconds: float, console: Cons
     results: dict[str, dict[str, Any]] = {}
     for haproxy in dict.fromkeys(variant.haproxy for variant in variants):
         with serving(haproxy, streams) as (server, port):
+            time.sleep(SETTLE if haproxy is not None else 0.0)
             resting = asyncio.run(idle(server, min(10.0, seconds)))
             for variant in (each for each in variants if each.haproxy is haproxy):
                 tokens = min(MOST_TOKENS, round(seconds * (variant.rate or RATE)))
