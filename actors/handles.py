@@ -33,6 +33,20 @@ def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointI
     )
 
 
+def described(info: EndpointInfo, engine: EngineInfo) -> EndpointInfo:
+    """``info`` with what only the loaded engine knows."""
+    return replace(
+        info,
+        model=engine.model,
+        context_length=engine.context_length,
+        vocabulary=engine.vocabulary,
+        continues_by=engine.continues_by,
+        counts_tokens=engine.counts_tokens,
+        can_park=engine.can_park,
+        imitates=engine.imitates,
+    )
+
+
 class ServeEndpoint:
     """Cancels its call explicitly whenever the stream is closed early, for nothing else reliably does."""
 
@@ -70,17 +84,7 @@ class ServeEndpoint:
             self._describing = None
         if question.cancelled():
             raise EndpointUnavailable("the question was cancelled", self._info.id)
-        engine = question.result()
-        self._info = replace(
-            self._info,
-            model=engine.model,
-            context_length=engine.context_length,
-            vocabulary=engine.vocabulary,
-            continues_by=engine.continues_by,
-            counts_tokens=engine.counts_tokens,
-            can_park=engine.can_park,
-            imitates=engine.imitates,
-        )
+        self._info = described(self._info, question.result())
         return self._info
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:

@@ -222,12 +222,12 @@ def test_each_signal_stops_and_a_second_one_does_not_disturb(
 def test_a_failed_start_is_told_with_its_reason_and_its_logs(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = ended_by(monkeypatch, LaunchFailed("[x] is not there", Path("/tmp/disco-logs")))
+    steps = ended_by(monkeypatch, LaunchFailed("[x] is not there", Path("somewhere/disco-logs")))
     console, out = page()
     assert up(configuration, console) == FAILED
     assert steps == ["started", "stopped"]
     assert "[x] is not there" in out.getvalue()
-    assert "/tmp/disco-logs" in out.getvalue()
+    assert "somewhere/disco-logs" in out.getvalue()
 
 
 def test_a_port_in_use_starts_nothing(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:

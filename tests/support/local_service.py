@@ -11,7 +11,7 @@ import yaml
 
 from actors.engines.base import Engine
 from actors.engines.factory import make_engine
-from actors.handles import expected_info
+from actors.handles import described, expected_info
 from actors.replica import EndpointReplica
 from serve_app.core.budget import TokenBudget
 from serve_app.core.errors import EndpointFault
@@ -37,16 +37,7 @@ class ReplicaEndpoint:
         self.replica = replica
 
     async def describe(self) -> None:
-        engine = await self.replica.describe()
-        self.info = replace(
-            self.info,
-            model=engine.model,
-            vocabulary=engine.vocabulary,
-            context_length=engine.context_length,
-            continues_by=engine.continues_by,
-            can_park=engine.can_park,
-            imitates=engine.imitates,
-        )
+        self.info = described(self.info, await self.replica.describe())
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         index = request.handoff.next_index if request.handoff else 0
