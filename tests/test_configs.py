@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from ray.serve.schema import ServeDeploySchema
 
+from serve_app.auth import is_loopback
 from serve_app.cli.check import regime
-from serve_app.cli.configfile import is_loopback, load, shipped
+from serve_app.cli.configfile import load, shipped
 from serve_app.core.cost import Regime
 from serve_app.core.model import EndpointKind
 from serve_app.priors import cost_model

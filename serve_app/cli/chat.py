@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import Console
 from rich.text import Text
 
-from serve_app.cli.configfile import is_loopback
+from serve_app.auth import is_loopback
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import LiveText, printable
 from serve_app.cli.report_view import render

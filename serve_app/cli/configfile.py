@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from serve_app.auth import is_loopback
 from serve_app.cli.engines import engine_problems
 from serve_app.core.model import EndpointKind
 from serve_app.settings import AppSettings, LiveSettings, explain
@@ -142,13 +142,6 @@ def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str,
             "use 127.0.0.1, or say `access: {open: true}` in applications.0.args if anyone may use it"
         )
     return problems
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _validate(

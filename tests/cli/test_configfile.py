@@ -12,7 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from serve_app.cli.configfile import BadConfiguration, is_loopback, load, shipped
+from serve_app.auth import is_loopback
+from serve_app.cli.configfile import BadConfiguration, load, shipped
 from serve_app.cli.exits import BAD_INPUT
 from serve_app.cli.main import app
 from tests.support.local_service import CONFIGS
