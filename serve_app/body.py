@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
@@ -79,27 +81,59 @@ class CompletionBody(GenerationBody):
 
 def read_body(model: type[B], body: bytes) -> B:
     """Raise InvalidRequest, naming the field, for anything that is not such a body. The message quotes no value."""
+    if not body.strip():
+        raise InvalidRequest("the body is empty; send a JSON object with the request's fields")
     try:
         document = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         position = _POSITION.search(str(error))
         where = f" ({position.group()})" if position else ""
-        raise InvalidRequest(f"the body is not valid JSON{where}") from None
+        raise InvalidRequest(f"the body is not valid JSON{where}; send a JSON object in UTF-8") from None
     if not isinstance(document, dict):
-        raise InvalidRequest("the body must be a JSON object")
+        raise InvalidRequest('the body must be a JSON object with the request\'s fields, such as {"model": ...}')
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        (first, *_) = error.errors(include_input=False, include_url=False, include_context=False)
-        raise _translated(first["type"], first["loc"], first["msg"]) from None
+        (first, *_) = error.errors(include_input=False, include_url=False)
+        raise _translated(first["type"], first["loc"], first.get("ctx", {})) from None
 
 
-def _translated(kind: str, loc: tuple[int | str, ...], message: str) -> InvalidRequest:
+#: What pydantic's kinds of error mean to a client; the limits are filled in.
+_EXPECTED: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "this field is required",
+        "extra_forbidden": "unknown key; check the spelling or remove it",
+        "string_type": "must be a string",
+        "bool_type": "must be true or false",
+        "int_type": "must be a whole number",
+        "float_type": "must be a number",
+        "finite_number": "must be a finite number",
+        "greater_than_equal": "must be at least {ge}",
+        "less_than_equal": "must be at most {le}",
+        "less_than": "must be less than {lt}",
+        "literal_error": "must be one of {expected}",
+        "enum": "must be one of {expected}",
+        "list_type": "must be an array of objects",
+        "too_short": "must not be empty; send at least one",
+        "model_type": "must be an object",
+    }
+)
+_EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "messages": '{"role": "user", "content": "..."}',
+        "stream_options": '{"include_usage": true}',
+        "disco": '{"report": true}',
+    }
+)
+_OF_OBJECTS = frozenset({"list_type", "too_short", "model_type"})
+
+
+def _translated(kind: str, loc: tuple[int | str, ...], limits: Mapping[str, Any]) -> InvalidRequest:
     param = field_path(loc)
-    if kind == "missing":
-        message = "this field is required"
-    elif kind == "extra_forbidden":
-        message = "unknown key; check the spelling or remove it"
+    whole = {name: int(x) if isinstance(x, float) and x.is_integer() else x for name, x in limits.items()}
+    message = _EXPECTED.get(kind, "this value is not allowed here").format_map(whole)
+    if kind in _OF_OBJECTS:
+        message += f", such as {_EXAMPLES[str(loc[0])]}"
     return InvalidRequest(f"{param}: {message}", param)
 
 

@@ -231,7 +231,7 @@ def _content(value: Any, path: str) -> str:
 
 def _part(part: Any, path: str) -> str:
     if not isinstance(part, dict):
-        raise InvalidRequest(f"{path}: must be an object with a type", path)
+        raise InvalidRequest(f'{path}: must be an object, such as {{"type": "text", "text": "..."}}', path)
     kind = part.get("type")
     if kind != "text":
         named = f"{kind} parts are" if isinstance(kind, str) and kind in _PART_TYPES else "this type is"
@@ -244,20 +244,18 @@ def _part(part: Any, path: str) -> str:
 
 def _raw_prompt(value: Any) -> TextPrompt | TokenPrompt:
     """A string, [string], token ids, or [token ids]."""
-    if isinstance(value, list) and value and isinstance(value[0], str | list):
+    if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
         if len(value) > 1:
             raise Unsupported("prompt: one prompt per request; send several requests", "prompt")
         value = value[0]
-    if isinstance(value, str):
-        if not value:
-            raise InvalidRequest("prompt: must not be empty", "prompt")
+    if isinstance(value, str) and value:
         return TextPrompt(value)
-    if not isinstance(value, list) or not all(type(token) is int for token in value):
-        raise InvalidRequest("prompt: must be a string or an array of token ids", "prompt")
-    if not value:
+    if value in ("", []):
         raise InvalidRequest("prompt: must not be empty", "prompt")
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        raise InvalidRequest("prompt: must be a string, or an array of token ids and nothing else", "prompt")
     if not all(0 <= token <= _MOST_TOKEN_ID for token in value):
-        raise InvalidRequest("prompt: a token id is out of range", "prompt")
+        raise InvalidRequest(f"prompt: each token id must be a number from 0 to {_MOST_TOKEN_ID}", "prompt")
     return TokenPrompt(tuple(value))
 
 
