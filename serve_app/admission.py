@@ -32,7 +32,7 @@ class Admission:
 
 
 def request_id(given: str | None) -> str:
-    """The client's x-request-id if it is harmless in a log and a header, else a new one."""
+    """The x-request-id, which Serve's proxy adds where a client sent none if harmless in a log, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     return uuid.uuid4().hex

@@ -123,7 +123,7 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
         return Response(status_code=400)
     except Exception as error:  # noqa: BLE001 - an error's own text may quote the body, so nobody else may log it
         surface.metrics.failed(outcome_code(error, identity))
-        return refusal(error, identity)
+        return refusal(error)
     prefix = "chatcmpl-" if kind == "chat" else "cmpl-"
     envelope = Envelope(kind, prefix + uuid.uuid4().hex, parsed.client.model, int(time.time()))
     return Generation(surface.desk, parsed, envelope, live.limits.stream_seconds + live.limits.idle_seconds, began)

@@ -38,9 +38,8 @@ class Json(Response):
         return json_bytes(content)
 
 
-def refusal(error: BaseException, request_id: str | None = None) -> Json:
-    headers = error_headers(error) | ({"x-request-id": request_id} if request_id else {})
-    return Json(error_body(error), status_of(error), headers)
+def refusal(error: BaseException) -> Json:
+    return Json(error_body(error), status_of(error), error_headers(error))
 
 
 def outcome_code(error: Exception, request_id: str) -> str:
@@ -141,13 +140,14 @@ class Generation(Response):
 
     async def _refuse(self, error: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
         if self._writer is None:
-            await refusal(error, self._parsed.client.request_id)(scope, receive, send)
+            await refusal(error)(scope, receive, send)
         else:
             event = self._writer.error(error_body(error))
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
     def _answer_headers(self, stream: TextStream) -> dict[str, str]:
-        headers = {"x-request-id": self._parsed.client.request_id, "x-disco-policy": stream.policy}
+        # Serve's proxy adds the x-request-id.
+        headers = {"x-disco-policy": stream.policy}
         if self._parsed.ignored:
             headers["x-disco-ignored"] = ",".join(self._parsed.ignored)
         return headers

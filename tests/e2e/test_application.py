@@ -200,3 +200,17 @@ def test_a_pin_that_nobody_satisfies_is_refused(url: str) -> None:
 def test_a_foreign_host_header_is_refused(url: str) -> None:
     response = httpx.get(f"{url}/v1/models", headers={"host": "evil.example"})
     assert response.status_code == 403
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", ["disco", "nope"])
+def test_each_response_has_one_request_id_which_is_the_clients_if_it_sent_one(
+    url: str, model: str, stream: bool
+) -> None:
+    body = chat("x", stream=stream, max_tokens=2) | {"model": model}
+    for given in ({"x-request-id": "mine-1"}, {}):
+        response = httpx.post(f"{url}/v1/chat/completions", json=body, headers=given)
+        assert response.status_code == (200 if model == "disco" else 404)
+        (identity,) = response.headers.get_list("x-request-id")
+        assert identity == given.get("x-request-id", identity)
+        assert identity

@@ -116,7 +116,6 @@ def test_headers(stream: bool) -> None:
         async with serving() as server:
             response = await server.ask(stream=stream, headers={"x-request-id": "mine-1"}, top_k=3, min_p=0.1)
 
-        assert response.headers["x-request-id"] == "mine-1"
         assert response.headers["x-disco-policy"] == "disco-d"
         assert response.headers["x-disco-ignored"] == "top_k,min_p"
         if stream:
@@ -174,7 +173,6 @@ def test_a_failure_before_the_first_token_is_an_http_error(error: errors.DiscoEr
         told = response.json()["error"]
         assert response.status_code == status
         assert (told["code"], told["message"], told["retryable"]) == (error.code, error.message, error.retryable)
-        assert response.headers["x-request-id"]
         assert response.headers.get("retry-after") == ("3" if status == 429 else None)
         assert server.service.running == 0
 
