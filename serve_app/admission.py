@@ -32,7 +32,7 @@ class Admission:
 
 
 def request_id(given: str | None) -> str:
-    """The x-request-id, which Serve's proxy adds where a client sent none if harmless in a log, else a new one."""
+    """The x-request-id (the proxy adds one where there is none) if it is harmless in a log, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     return uuid.uuid4().hex
