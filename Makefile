@@ -11,7 +11,7 @@ demo: ## the same without a model or a compiler
 	@$(PYTHON) -m serve_app.cli.bootstrap demo $(ARGS)
 
 install: ## everything that the tests need, into .venv
-	@$(PYTHON) -m serve_app.cli.bootstrap install dev llama
+	@$(PYTHON) -m serve_app.cli.bootstrap install dev llama sim
 
 check: install ## style, types, import contracts
 	$(BIN)/ruff check .
