@@ -156,13 +156,14 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
         "events/token",
         "CPU us/token",
         "beyond idle",
+        "generating",
         "complete",
     ):
         shown.add_column(title, justify="left" if title == "variant" else "right")
     for name, found in results.items():
         spreads = [_spread(found[key]) for key in ("ttft_added", "itl_added", "lateness")]
         complete = f"{found['complete']}/{found['streams']}"
-        cpu = (f"{found[key]:.0f}" for key in ("cpu_us", "cpu_us_beyond_idle"))
+        cpu = (f"{found[key]:.0f}" for key in ("cpu_us", "cpu_us_beyond_idle", "cpu_us_generating"))
         shown.add_row(name, *spreads, f"{found['events_per_token']:.2f}", *cpu, complete)
     return shown
 

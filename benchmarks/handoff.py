@@ -133,7 +133,7 @@ async def migrate(endpoints: Mapping[EndpointId, Endpoint], mode: MigrationMode,
     The reader is so slow, and the source's allowance such, that the source rests when the buffer holds ``tokens``.
     """
     costs = CostModel({SOURCE: UnitCost(0.0, 1.0), TARGET: UnitCost(0.0, 0.0)})
-    mover = MoveAt(mode, 0.0, costs, lambda _: _PROFILE, lambda n, most: float(most - n), at=tokens)
+    mover = MoveAt(mode, 0.0, costs, lambda _: _PROFILE, lambda n, most: float(most - n), lambda _: False, at=tokens)
     plan = DispatchPlan((Launch(SOURCE),), "benchmark", "benchmark")
     config = SessionConfig(4 * tokens, prompt_tokens=8, rate=0.5, ahead_tokens=2 * (tokens + 8))
     infos = [endpoints[name].info for name in (SOURCE, TARGET)]

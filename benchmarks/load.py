@@ -54,12 +54,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``cpu``: seconds by role over a window of ``window`` seconds in which ``cpu_tokens`` tokens were generated."""
+    """``cpu``: seconds by role over a window of ``window`` seconds in which ``cpu_tokens`` tokens were generated.
+
+    cpu_generating: paced streams only: seconds of all roles until the last of those tokens was generated. By then the
+        reader has seen a quarter of them.
+    """
 
     records: Sequence[StreamRecord]
     cpu: dict[str, float]
     window: float
     cpu_tokens: int
+    cpu_generating: float | None = None
 
 
 async def drive(server: Server, port: int, load: Load, schedule: Schedule) -> Run:
@@ -70,6 +75,7 @@ async def drive(server: Server, port: int, load: Load, schedule: Schedule) -> Ru
     starts = random.Random(load.seed)
     offsets = sorted(starts.uniform(0.0, load.ramp) for _ in clients)
     loop = asyncio.get_running_loop()
+    generating = None
     gc.disable()
     try:
         before = server.cpu()
@@ -85,6 +91,8 @@ async def drive(server: Server, port: int, load: Load, schedule: Schedule) -> Ru
             records = [client.record(load.tokens) for client in clients]
             generated = round(load.streams * (ended - opened) / schedule.gap)
         else:
+            await asyncio.sleep(load.ramp + schedule.first + load.tokens * schedule.gap)
+            generating = sum((await asyncio.to_thread(server.cpu)).since(before).values())
             await _finish(clients, load, schedule)
             after, ended = await asyncio.to_thread(server.cpu), loop.time()
             records = [client.record(load.tokens) for client in clients]
@@ -93,7 +101,7 @@ async def drive(server: Server, port: int, load: Load, schedule: Schedule) -> Ru
         gc.enable()
         for client in clients:
             client.close()
-    return Run(records, after.since(before), ended - opened, generated)
+    return Run(records, after.since(before), ended - opened, generated, generating)
 
 
 async def idle(server: Server, seconds: float) -> dict[str, float]:
@@ -155,6 +163,8 @@ class Figures:
     cpu_us: microseconds of CPU per generated token, of all the server's processes and by role.
     cpu_us_beyond_idle: the same without what the server uses in that time when it has no streams, which Ray's processes
         do for their timers. Paced streams last four times as long for the same tokens and carry four times as much.
+    cpu_us_generating: paced: the same tokens, but only the CPU used until the last of them was generated; what it costs
+        to hold most of them back and pass on those that are due. Eager: as ``cpu_us``.
     """
 
     streams: int
@@ -165,6 +175,7 @@ class Figures:
     events_per_token: float
     cpu_us: float
     cpu_us_beyond_idle: float
+    cpu_us_generating: float
     cpu_us_by_role: dict[str, float]
 
 
@@ -183,6 +194,7 @@ def figures(run: Run, load: Load, schedule: Schedule, resting: dict[str, float])
     events = sum(len(record.arrivals) for record in run.records)
     by_role = {role: round(each / run.cpu_tokens * 1e6, 1) for role, each in sorted(run.cpu.items())}
     spent = sum(run.cpu.values())
+    generating = spent if run.cpu_generating is None else run.cpu_generating
     return Figures(
         streams=load.streams,
         complete=sum(record.complete for record in run.records),
@@ -192,6 +204,7 @@ def figures(run: Run, load: Load, schedule: Schedule, resting: dict[str, float])
         events_per_token=round(events / max(1, shown), 3),
         cpu_us=round(spent / run.cpu_tokens * 1e6, 1),
         cpu_us_beyond_idle=round((spent - sum(resting.values()) * run.window) / run.cpu_tokens * 1e6, 1),
+        cpu_us_generating=round(generating / run.cpu_tokens * 1e6, 1),
         cpu_us_by_role=by_role,
     )
 

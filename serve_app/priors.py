@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from actors.engines.profiles import CloudProfile, load_profile
+from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
 from serve_app.core.cost import Regime as CoreRegime
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.planner import PlannerConfig
+from serve_app.core.load import EndpointLoad
+from serve_app.core.model import EndpointInfo
+from serve_app.core.planner import Planner, PlannerConfig
 from serve_app.settings import (
     AppSettings,
     EndpointPrice,
@@ -18,6 +23,7 @@ from serve_app.settings import (
     ShapedEngineSettings,
     SimulatedEngineSettings,
 )
+from serve_app.state import LocalState
 
 #: A small model on a laptop: pessimistic enough to be corrected by the first few answers.
 UNKNOWN = LatencyProfile(LinearTtft(slope=1 / 100, intercept=0.3), prefill_rate=100.0, decode_rate=20.0)
@@ -56,3 +62,13 @@ def planner_config(live: LiveSettings) -> PlannerConfig:
     policy = live.policy
     regime = None if live.regime is Regime.AUTO else CoreRegime(live.regime.value)
     return PlannerConfig(policy.name, regime, policy.budget, policy.tail_share, policy.refit_seconds, policy.window)
+
+
+def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[EndpointInfo]) -> LocalState:
+    """What a router that has seen nothing yet goes by."""
+    priors = {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()}
+    return LocalState(
+        Planner(planner_config(live), infos, cost_model(app, live), priors),
+        TokenBudget(live.policy.budget),
+        EndpointLoad({name: settings.most_streams for name, settings in app.endpoints.items()}),
+    )

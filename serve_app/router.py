@@ -11,16 +11,13 @@ from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
 from actors.handles import ServeEndpoint, expected_info
-from serve_app.core.budget import TokenBudget
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
-from serve_app.core.planner import Planner
 from serve_app.ingress import Surface, build_http_app
 from serve_app.metrics import Metrics
-from serve_app.priors import cost_model, planner_config, prior_profile
+from serve_app.priors import cost_model, initial_state, planner_config
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
-from serve_app.state import LocalState
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
 from serve_app.telemetry import Telemetry
 
@@ -38,13 +35,7 @@ class DiscoRouter:
         self._endpoints = {
             name: ServeEndpoint(handle, expected_info(name, app.endpoints[name])) for name, handle in handles.items()
         }
-        planner = Planner(
-            planner_config(live),
-            [endpoint.info for endpoint in self._endpoints.values()],
-            cost_model(app, live),
-            {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()},
-        )
-        self._state = LocalState(planner, TokenBudget(live.policy.budget))
+        self._state = initial_state(app, live, [endpoint.info for endpoint in self._endpoints.values()])
         self._telemetry = Telemetry(app.telemetry, "disco-router")
         self._service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
         self._readiness = {name: EndpointState(False, "starting") for name in self._endpoints}

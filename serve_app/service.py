@@ -132,6 +132,7 @@ class StreamService:
             costs=planner.costs,
             profile=planner.profile,
             expected_remaining=planner.expected_remaining,
+            is_full=self._state.load.is_full,
         )
 
     def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
@@ -227,9 +228,11 @@ class OpenStream:
             self._span.end(self.outcome, code)
 
     def started(self, leg: Leg) -> dict[str, str]:
+        self._service._state.load.started(leg.info.id)
         span = self._span.start_leg(leg.attempt, leg.info, leg.reason.value)
         self._legs[leg.attempt] = span
         return span.inject()
 
     def ended(self, leg: Leg) -> None:
+        self._service._state.load.ended(leg.info.id, asyncio.get_running_loop().time() - leg.started)
         self._legs.pop(leg.attempt).end(leg_report(leg, self._session, self._costs))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from serve_app.core.budget import TokenBudget
 from serve_app.core.estimate import PromptEstimator
+from serve_app.core.load import EndpointLoad
 from serve_app.core.planner import Planner
 
 
@@ -19,6 +20,9 @@ class SharedState(Protocol):
     @property
     def budget(self) -> TokenBudget: ...
 
+    @property
+    def load(self) -> EndpointLoad: ...
+
     def estimator(self, model: str) -> PromptEstimator: ...
 
 
@@ -28,6 +32,7 @@ class LocalState:
 
     planner: Planner
     budget: TokenBudget
+    load: EndpointLoad
     estimators: dict[str, PromptEstimator] = field(default_factory=dict)
 
     def estimator(self, model: str) -> PromptEstimator:

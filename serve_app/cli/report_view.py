@@ -25,6 +25,7 @@ _STAYED: Final[Mapping[str, str]] = {
     Verdict.SAVING: "the rest of the answer would save less than the move costs",
     Verdict.OPEN_CHARACTER: "the text ended inside a character",
     Verdict.BUFFER: "the reader never was far enough behind to hide the move",
+    Verdict.BUSY: "all its slots were taken",
 }
 
 

@@ -32,6 +32,7 @@ class Verdict(StrEnum):
     SAVING = "saving"
     OPEN_CHARACTER = "open_character"
     BUFFER = "buffer"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,17 @@ HANDOVER_QUANTILE = {MigrationMode.OVERLAP: 0.9, MigrationMode.BREAK: 0.99}
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """Decides moves with what is known now. ``network`` is t_net in seconds; ``mode`` None forbids planned moves."""
+    """Decides moves with what is known now. ``network`` is t_net in seconds; ``mode`` None forbids planned moves.
+
+    ``is_full``: a newcomer would queue at the endpoint. How long is too uncertain for a lead to hide it.
+    """
 
     mode: MigrationMode | None
     network: float
     costs: CostModel
     profile: Callable[[EndpointId], LatencyProfile]
     expected_remaining: Callable[[int, int], float]
+    is_full: Callable[[EndpointId], bool]
 
     def is_cheaper(self, target: EndpointId, source: EndpointId) -> bool:
         return self.costs.unit[target].decode < self.costs.unit[source].decode
@@ -135,6 +140,8 @@ class Mover:
             verdict = Verdict.OPEN_CHARACTER
         elif state.lead < needed:
             verdict = Verdict.BUFFER
+        elif self.is_full(target.id):
+            verdict = Verdict.BUSY
         else:
             verdict = Verdict.GO
         return MigrationDecision(verdict, target.id, saving, overhead, handover, needed, state.lead)

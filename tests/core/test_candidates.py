@@ -16,7 +16,7 @@ STATE = StreamState(prompt_tokens=10, accepted=20, max_tokens=100, lead=9, rate=
 def candidates(*infos: EndpointInfo, mode: MigrationMode | None = MigrationMode.BREAK, park: bool = True) -> Candidates:
     profile = LatencyProfile(LinearTtft(0.0, 1.0), 1000.0, 20.0)
     unit = {"cloud": DEAR, "phone": CHEAP, "laptop": UnitCost(0.0, 0.0)}
-    mover = Mover(mode, 0.0, CostModel(unit), lambda _: profile, lambda n, top: float(top - n))
+    mover = Mover(mode, 0.0, CostModel(unit), lambda _: profile, lambda n, top: float(top - n), lambda _: False)
     return Candidates(infos, mover, park=park)
 
 

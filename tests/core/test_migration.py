@@ -35,9 +35,11 @@ def mover(
     remaining: float = 100.0,
     source: UnitCost = UnitCost(0.0, 1e-6),  # noqa: B008 - frozen
     network: float = 0.05,
+    *,
+    full: bool = False,
 ) -> Mover:
     costs = CostModel({"cloud": source, "phone": target})
-    return Mover(mode, network, costs, lambda _: profile, lambda _n, _top: remaining)
+    return Mover(mode, network, costs, lambda _: profile, lambda _n, _top: remaining, lambda _: full)
 
 
 def first_trigger(prefill: float, decode: float, source_rate: float, reader_rate: float, network: float) -> int:
@@ -139,3 +141,8 @@ def test_every_reason_to_stay() -> None:
 def test_a_context_must_hold_prompt_and_answer() -> None:
     assert fits(endpoint("phone", context=166), STATE)
     assert not fits(endpoint("phone", context=165), STATE)
+
+
+def test_a_target_without_a_free_slot_is_not_worth_the_uncertainty() -> None:
+    assert mover().consider(CLOUD, PHONE, STATE).verdict is Verdict.GO
+    assert mover(full=True).consider(CLOUD, PHONE, STATE).verdict is Verdict.BUSY

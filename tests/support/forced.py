@@ -62,7 +62,7 @@ class ForcedMover(Mover):
     def __init__(self, mode: MigrationMode, at: int) -> None:
         profile = LatencyProfile(LinearTtft(0.0, 0.1), 1000.0, 50.0)
         free = CostModel({"source": UnitCost(0.0, 1.0), "target": UnitCost(0.0, 0.0)})
-        super().__init__(mode, 0.0, free, lambda _: profile, lambda n, top: float(top - n))
+        super().__init__(mode, 0.0, free, lambda _: profile, lambda n, top: float(top - n), lambda _: False)
         object.__setattr__(self, "at", at)
 
     def consider(

@@ -12,15 +12,13 @@ import yaml
 from actors.engines.base import Engine
 from actors.engines.factory import make_engine
 from actors.handles import described, expected_info
+from actors.refusal import Refusal
 from actors.replica import EndpointReplica
-from serve_app.core.budget import TokenBudget
 from serve_app.core.errors import EndpointFault
 from serve_app.core.model import ChatPrompt, EndpointInfo, GenerationRequest, Message, Sampling, StreamItem, TokenChunk
-from serve_app.core.planner import Planner
-from serve_app.priors import cost_model, planner_config, prior_profile
+from serve_app.priors import initial_state
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, EngineSettings, LiveSettings
-from serve_app.state import LocalState
 from serve_app.streams import ClientRequest, Outcome
 from serve_app.telemetry import Telemetry
 
@@ -44,6 +42,8 @@ class ReplicaEndpoint:
         batches = self.replica.generate(request)
         try:
             async for batch in batches:
+                if isinstance(batch, Refusal):
+                    raise batch.error
                 for item in batch or [TokenChunk(index, "", count=0)]:
                     if isinstance(item, TokenChunk):
                         index = item.index + item.count
@@ -102,12 +102,6 @@ async def local_service(
     }
     for endpoint in endpoints.values():
         await endpoint.describe()
-    planner = Planner(
-        planner_config(live),
-        [endpoint.info for endpoint in endpoints.values()],
-        cost_model(app, live),
-        {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()},
-    )
-    state = LocalState(planner, TokenBudget(live.policy.budget))
+    state = initial_state(app, live, [endpoint.info for endpoint in endpoints.values()])
     service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry, "disco-router"))
     return LocalService(service, endpoints, app, live)

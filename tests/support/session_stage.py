@@ -85,7 +85,7 @@ class Stage:
         settings: dict[str, Any] = {"max_tokens": 100, "prompt_tokens": 10, "rate": 4.0, **config}
         self.costs = CostModel({info.id: DEAR if info.id in dear else CHEAP for info in infos})
         profile = LatencyProfile(LinearTtft(0.0, 1.0), 1000.0, 20.0)
-        mover = Mover(mode, 0.0, self.costs, lambda _: profile, lambda n, top: float(top - n))
+        mover = Mover(mode, 0.0, self.costs, lambda _: profile, lambda n, top: float(top - n), lambda _: False)
         self.session = StreamSession("r", SessionConfig(**settings), plan, infos, mover)
         self.now = 0.0
         self.raw: list[Command] = []

@@ -118,7 +118,8 @@ class World:
     def __post_init__(self) -> None:
         unit = {i.id: UnitCost(1e-9, 1e-3 if i.id in self.dear else 1e-6) for i in self.infos}
         profile = LatencyProfile(LinearTtft(0.0, self.handover), prefill_rate=1e9, decode_rate=20.0)
-        mover = Mover(self.mode, 0.0, CostModel(unit), lambda _: profile, lambda n, top: float(top - n))
+        remaining = lambda n, top: float(top - n)  # noqa: E731
+        mover = Mover(self.mode, 0.0, CostModel(unit), lambda _: profile, remaining, lambda _: False)
         self.session = StreamSession("r", self.config, self.plan, self.infos, mover)
 
     def tell(self, event: Event) -> list[Command]:

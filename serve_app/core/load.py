@@ -1,0 +1,40 @@
+"""How busy each endpoint is: the legs that run on it, against the slots they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serve_app.core.model import EndpointId
+
+#: Seconds that a leg is taken to hold its slot before any was seen to end.
+PRIOR_HOLD = 10.0
+_SMOOTHING = 0.1
+
+
+class EndpointLoad:
+    """Counts what this router started; ``slots``: concurrent streams over all replicas of each endpoint."""
+
+    def __init__(self, slots: Mapping[EndpointId, int]) -> None:
+        self._slots = dict(slots)
+        self._running = dict.fromkeys(slots, 0)
+        self._hold = dict.fromkeys(slots, PRIOR_HOLD)
+
+    def started(self, endpoint: EndpointId) -> None:
+        self._running[endpoint] += 1
+
+    def ended(self, endpoint: EndpointId, held: float) -> None:
+        """A leg is over, ``held`` seconds after its start."""
+        self._running[endpoint] -= 1
+        self._hold[endpoint] += _SMOOTHING * (held - self._hold[endpoint])
+
+    def running(self, endpoint: EndpointId) -> int:
+        return self._running[endpoint]
+
+    def is_full(self, endpoint: EndpointId) -> bool:
+        """A newcomer would have to queue."""
+        return self._running[endpoint] >= self._slots[endpoint]
+
+    def queue_seconds(self, endpoint: EndpointId) -> float:
+        """Seconds that a newcomer can expect to queue: slots fall free one by one, each held as long as lately."""
+        ahead = self._running[endpoint] - self._slots[endpoint] + 1
+        return max(0, ahead) * self._hold[endpoint] / self._slots[endpoint]

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from serve_app.core.load import PRIOR_HOLD, EndpointLoad
+
+
+def test_a_newcomer_queues_once_every_slot_runs() -> None:
+    load = EndpointLoad({"phone": 2, "cloud": 4})
+    assert (load.is_full("phone"), load.queue_seconds("phone")) == (False, 0.0)
+    load.started("phone")
+    load.started("phone")
+    assert (load.is_full("phone"), load.is_full("cloud")) == (True, False)
+    assert load.queue_seconds("phone") == pytest.approx(PRIOR_HOLD / 2)
+    load.started("phone")
+    assert load.queue_seconds("phone") == pytest.approx(PRIOR_HOLD)
+    for _ in range(2):
+        load.ended("phone", PRIOR_HOLD)
+    assert (load.running("phone"), load.queue_seconds("phone")) == (1, 0.0)
+
+
+def test_the_expected_wait_follows_how_long_slots_were_held() -> None:
+    load = EndpointLoad({"phone": 1})
+    for _ in range(100):
+        load.started("phone")
+        load.ended("phone", 2.0)
+    load.started("phone")
+    assert load.queue_seconds("phone") == pytest.approx(2.0, rel=0.01)
