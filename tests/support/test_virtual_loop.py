@@ -50,5 +50,5 @@ def test_a_task_left_behind_fails() -> None:
         task = asyncio.create_task(asyncio.sleep(9), name="forgotten")
         assert not task.done()
 
-    with pytest.raises(AssertionError, match="forgotten"):
+    with pytest.raises(RuntimeError, match="forgotten"):
         run_virtual(main())
