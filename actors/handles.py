@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from actors.engines.base import EngineInfo
 from actors.faults import failure_of
+from actors.refusal import Refusal
 from serve_app.core.errors import EndpointFault, EndpointTimeout, EndpointUnavailable
 from serve_app.core.model import EndpointId, EndpointInfo, GenerationRequest, StreamItem, TokenChunk
 from serve_app.settings import EndpointSettings, ShapedEngineSettings
@@ -146,9 +147,11 @@ class ServeEndpoint:
 
 
 async def _next_batch(response: Any) -> list[StreamItem] | None:
-    """The next batch, or None at the end: a task cannot carry a StopAsyncIteration out."""
+    """The next batch, or None at the end: a task cannot carry a StopAsyncIteration out. Raises what was refused."""
     try:
-        batch: list[StreamItem] = await response.__anext__()
+        batch: list[StreamItem] | Refusal = await response.__anext__()
     except StopAsyncIteration:
         return None
+    if isinstance(batch, Refusal):
+        raise batch.error
     return batch

@@ -13,6 +13,7 @@ from functools import partial
 from actors.engines.base import Engine, EngineInfo
 from actors.engines.factory import make_engine
 from actors.leg import Leg
+from actors.refusal import Refusal
 from actors.slots import Slots
 from serve_app.core.errors import DiscoError, EndpointError, EndpointFault, EndpointUnavailable
 from serve_app.core.model import EndpointId, GenerationRequest, Receipt, StreamItem
@@ -67,8 +68,11 @@ class EndpointReplica:
         if self._engine is not None:
             await self._engine.close()
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
-        """Batches of items in the order of ``Endpoint.generate``; an empty batch is a sign of life."""
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem] | Refusal, None]:
+        """Batches of items in the order of ``Endpoint.generate``; an empty batch is a sign of life.
+
+        Raises ``EndpointError`` only; any other error of this project comes as the last thing, a ``Refusal``.
+        """
         span = self._telemetry.start_worker(request.trace, self._endpoint, request.attempt_id)
         try:
             async with aclosing(self._admitted(request)) as batches:
@@ -76,7 +80,9 @@ class EndpointReplica:
                     yield batch
         except DiscoError as error:
             span.set_attribute("error.type", error.code)
-            raise
+            if isinstance(error, EndpointError):
+                raise
+            yield Refusal(error)
         finally:
             span.end()
 

@@ -62,7 +62,7 @@ class SimulatedEngine:
             raise PromptTooLong(
                 f"{len(writer.prompt) + len(writer.answer)} tokens do not fit a context of "
                 f"{self._settings.context_length}; shorten the prompt",
-                "prompt",
+                "messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
             )
         pacemaker = _Pacemaker(self._settings.jitter, f"{self._settings.seed}:{request.attempt_id}")
         parked = self._take_parked(writer.key, pacemaker.due)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from actors.engines.base import EngineInfo
+from actors.refusal import Refusal
 from actors.replica import EndpointReplica
 from serve_app.core.model import (
     AttemptId,
@@ -99,9 +100,14 @@ def request(attempt: AttemptId = "a1", pace: Pace = EAGER, handoff: Handoff | No
 
 
 async def drain(replica: EndpointReplica, asked: GenerationRequest) -> list[tuple[float, list[StreamItem]]]:
-    """Every batch with the time at which it left."""
+    """Every batch with the time at which it left. Raises a refusal as ``ServeEndpoint`` does."""
     loop = asyncio.get_running_loop()
-    return [(loop.time(), batch) async for batch in replica.generate(asked)]
+    batches = []
+    async for batch in replica.generate(asked):
+        if isinstance(batch, Refusal):
+            raise batch.error
+        batches.append((loop.time(), batch))
+    return batches
 
 
 def chunks(batches: Sequence[tuple[float, list[StreamItem]]]) -> list[TokenChunk]:

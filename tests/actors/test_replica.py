@@ -5,15 +5,19 @@ import pickle
 
 import pytest
 
+from actors.refusal import Refusal
 from actors.replica import STUCK_AFTER
 from serve_app.core.errors import (
+    DiscoError,
     EndpointFault,
     EndpointUnavailable,
+    InvalidRequest,
     Overloaded,
     PromptTooLong,
+    Unsupported,
 )
 from serve_app.core.model import FinishReason, Handoff, Receipt, TokenChunk
-from tests.actors.scripted import RECEIPT, Hang, ScriptedEngine, chunks, drain, replica_of, request, tokens
+from tests.actors.scripted import RECEIPT, Hang, ScriptedEngine, Step, chunks, drain, replica_of, request, tokens
 from tests.support.virtual_loop import run_virtual
 
 
@@ -164,6 +168,39 @@ def test_our_own_errors_pass_and_an_engines_error_names_its_endpoint() -> None:
             await drain(replica_of(ScriptedEngine([EndpointUnavailable("the tablet is off")])), request())
         assert gone.value.endpoint == "phone"
         assert pickle.loads(pickle.dumps(gone.value)).endpoint == "phone"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("no tokens", "prompt"),
+        PromptTooLong("9 tokens do not fit", "prompt"),
+        Unsupported("no grammar here", "response_format"),
+        Overloaded("no memory left for one more", 3.0),
+    ],
+)
+@pytest.mark.parametrize("before", [[], [RECEIPT, *tokens(2, 0.1, finish=None)]])
+def test_a_refusal_is_the_last_thing_said_and_no_exception(error: DiscoError, before: list[Step]) -> None:
+    async def main() -> None:
+        said = [batch async for batch in replica_of(ScriptedEngine([*before, error])).generate(request())]
+        assert said[-1] == Refusal(error)
+        assert pickle.loads(pickle.dumps(said[-1])).error.args == error.args
+        assert len(said) == 1 + (3 if before else 0)
+
+    run_virtual(main())
+
+
+def test_a_full_queue_is_said_and_no_exception() -> None:
+    async def main() -> None:
+        replica = replica_of(ScriptedEngine([RECEIPT, *tokens(10, 0.1)]), slots=1, queue=0)
+        running = asyncio.create_task(drain(replica, request("running")))
+        await asyncio.sleep(0.05)
+        (said,) = [batch async for batch in replica.generate(request("one too many"))]
+        assert isinstance(said, Refusal)
+        assert isinstance(said.error, Overloaded)
+        await running
 
     run_virtual(main())
 

@@ -214,3 +214,10 @@ def test_each_response_has_one_request_id_which_is_the_clients_if_it_sent_one(
         (identity,) = response.headers.get_list("x-request-id")
         assert identity == given.get("x-request-id", identity)
         assert identity
+
+
+def test_a_prompt_that_fits_no_context_is_refused_by_the_replicas(url: str) -> None:
+    response = httpx.post(f"{url}/v1/chat/completions", json=chat("word " * 9000), timeout=60)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["retryable"]) == (400, "context_length_exceeded", False)
+    assert error["param"] == "messages"
