@@ -94,7 +94,7 @@ class StreamService:
         planner, budget = self._state.planner, self._state.budget
         estimated = self._state.estimator(request.model).estimate(request.prompt)
         planner.observe_request(estimated)
-        budget.credit(estimated)
+        budget.admit(estimated)
         reservation = budget.reserve(estimated)
         plan = planner.plan(estimated, eligible, now, self._random.random(), affordable=reservation is not None)
         session = StreamSession(
@@ -147,7 +147,7 @@ class StreamService:
         if session.winner is not None:
             exact = session.prompt_tokens
             self._state.estimator(request.model).learn(request.prompt, exact)
-            self._state.budget.credit(exact - session.config.prompt_tokens)
+            self._state.budget.correct(exact - session.config.prompt_tokens)
         if finish is not None and session.buffer.accepted:
             planner.observe_output(session.buffer.accepted)
 

@@ -372,7 +372,7 @@ def test_the_realised_share_of_prompt_tokens_is_bounded(costs: CostModel, share:
     for step in range(2000):
         prompt = 1 + int(rng.exponential(60))
         planner.observe_request(prompt)
-        budget.credit(prompt)
+        budget.admit(prompt)
         reservation = budget.reserve(prompt)
         chosen = plan(planner, prompt, (CLOUD, PHONE), float(step), float(rng.random()), reservation is not None)
         server = float(rng.exponential(0.5))
