@@ -115,11 +115,12 @@ def move(rule: MoveRule, prompts: Ints, outputs: Ints, ttft: Floats | None, park
 
 def cost(rule: MoveRule, moves: Moves) -> Floats:
     """USD for decoding, and for what the target had to prefill; the prompts' dispatch is not in it."""
-    return (
+    total: Floats = (
         moves.source_tokens * rule.source_cost.decode
         + moves.target_tokens * rule.target_cost.decode
         + moves.target_prefill * rule.target_cost.prefill
     )
+    return total
 
 
 def _triggers(rule: MoveRule, prompts: Ints, outputs: Ints, parked: Floats | None) -> Ints:

@@ -123,10 +123,11 @@ def servegen(directory: Path) -> list[ClientRates]:
     files = sorted(directory.glob("chunk-*-trace.csv"))
     if not files:
         raise BadInput(f"{directory}: holds no chunk-*-trace.csv; give the folder of ServeGen's client traces")
-    return [_client(path) for path in files]
+    return [client_rates(path) for path in files]
 
 
-def _client(path: Path) -> ClientRates:
+def client_rates(path: Path) -> ClientRates:
+    """One client's windows. Raises ``BadInput``."""
     table = read_bare_csv(path, SERVEGEN_COLUMNS)
     families = tuple(table.cells["family"])
     if unknown := set(families) - {"", "Gamma", "Weibull"}:
