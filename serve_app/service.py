@@ -14,6 +14,7 @@ from typing import Literal
 from serve_app.core.budget import Reservation
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import DiscoError, InvalidRequest, UnknownModel
+from serve_app.core.estimates import Observation, Seen
 from serve_app.core.legs import Leg, LegReason
 from serve_app.core.migration import MigrationMode, Mover
 from serve_app.core.model import (
@@ -93,7 +94,7 @@ class StreamService:
         now = asyncio.get_running_loop().time()
         planner, budget = self._state.planner, self._state.budget
         estimated = self._state.estimator(request.model).estimate(request.prompt)
-        planner.observe_request(estimated)
+        planner.estimates.observe(Observation(Seen.PROMPT, estimated))
         budget.admit(estimated)
         reservation = budget.reserve(estimated)
         plan = planner.plan(estimated, eligible, now, self._random.random(), affordable=reservation is not None)
@@ -137,19 +138,19 @@ class StreamService:
 
     def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
-        planner = self._state.planner
+        observe = self._state.planner.estimates.observe
         for leg in session.legs:
             if leg.ttft is not None and leg.handoff is None:
                 queued = leg.receipt.queued if leg.receipt else 0.0
-                planner.observe_first_token(leg.info.id, session.prompt_tokens, leg.ttft - queued)
+                observe(Observation(Seen.FIRST_TOKEN, session.prompt_tokens, leg.ttft - queued, leg.info.id))
             if request.delivery == "eager":
-                planner.observe_decode(leg.info.id, leg.decoded, leg.decode_seconds)
+                observe(Observation(Seen.DECODED, leg.decoded, leg.decode_seconds, leg.info.id))
         if session.winner is not None:
             exact = session.prompt_tokens
             self._state.estimator(request.model).learn(request.prompt, exact)
             self._state.budget.correct(exact - session.config.prompt_tokens)
         if finish is not None and session.buffer.accepted:
-            planner.observe_output(session.buffer.accepted)
+            observe(Observation(Seen.ANSWER, session.buffer.accepted))
 
     def budgeted_tokens(self, session: StreamSession) -> int:
         """Prompt tokens that dispatch made the constrained side prefill (paper 3)."""

@@ -35,11 +35,6 @@ class EndpointObservations:
         self._ttfts = deque(self._ttfts, maxlen=window)
         self._rates = deque(self._rates, maxlen=window)
 
-    def merge(self, newer: EndpointObservations) -> None:
-        """Add what another observer of the same endpoint saw since; the window drops the oldest."""
-        self._ttfts.extend(newer._ttfts)
-        self._rates.extend(newer._rates)
-
     def first_token(self, prompt_tokens: int, ttft: float) -> None:
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
         if math.isfinite(ttft):

@@ -207,7 +207,7 @@ def test_any_observation_gives_a_usable_profile(
         assert profile.decode_rate > 0
 
 
-# --- windows of several observers -----------------------------------------------------------------------------------
+# --- windows -----------------------------------------------------------------------------------
 
 
 def test_a_smaller_window_keeps_the_newest() -> None:
@@ -217,17 +217,3 @@ def test_a_smaller_window_keeps_the_newest() -> None:
     observations.resize(ENOUGH)
     assert samples_of(observations) == [float(i) for i in range(70, 100)]
     assert observations.profile().decode_rate == pytest.approx(85.5)
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 50), max_size=60), st.lists(st.floats(0, 50), max_size=60))
-def test_merged_is_as_if_one_had_seen_it_all(first: list[float], second: list[float]) -> None:
-    window = 40
-    here, there = (seen(SERVER, [(60, ttft) for ttft in part], window) for part in (first, second))
-    there.decoded(30, 1.0)
-    here.merge(there)
-    together = seen(SERVER, [(60, ttft) for ttft in first + second], window)
-    together.decoded(30, 1.0)
-    assert samples_of(here) == samples_of(together)
-    assert here.profile().decode_rate == together.profile().decode_rate
-    assert there.profile().decode_rate == SERVER.decode_rate

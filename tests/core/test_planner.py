@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import serve_app.core.planner as planner_module
+import serve_app.core.estimates as estimates_module
 from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, Regime, UnitCost
+from serve_app.core.estimates import Observation, Seen
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.model import DispatchPlan, EndpointInfo, EndpointKind, Launch
 from serve_app.core.planner import Planner, PlannerConfig
@@ -136,7 +137,7 @@ def test_latency_does_not_move_the_constrained_side() -> None:
     planner = make(costs=costs)
     before = planner.constrained_kind
     for _ in range(60):
-        planner.observe_first_token("far", 60, 0.01)
+        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 60, 0.01, "far"))
     assert names(plan(planner, prompt_tokens=3000)) == ["laptop", "far"]
     assert planner.constrained_kind is before is EndpointKind.CLOUD
 
@@ -156,7 +157,7 @@ def test_an_endpoint_without_a_price_is_refused_and_changes_nothing() -> None:
 
 def drift(planner: Planner, seconds: float, count: int = 60) -> None:
     for _ in range(count):
-        planner.observe_first_token("cloud", 62, seconds)
+        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 62, seconds, "cloud"))
 
 
 def test_it_refits_when_there_is_news_and_the_fit_is_old() -> None:
@@ -175,7 +176,7 @@ def test_without_news_nothing_is_fitted_again() -> None:
     profile = planner.profile("cloud")
     plan(planner, now=1000.0)
     assert planner.profile("cloud") is profile
-    planner.observe_decode("phone", 60, 2.0)
+    planner.estimates.observe(Observation(Seen.DECODED, 60, 2.0, "phone"))
     plan(planner, now=2000.0)
     assert planner.profile("cloud") is not profile
 
@@ -185,7 +186,7 @@ def test_it_goes_where_it_is_fast_now() -> None:
     plan(planner)
     drift(planner, 9.0)
     for length in range(20, 600, 10):
-        planner.observe_first_token("laptop", length, 5.0 + 0.05 * length)
+        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, length, 5.0 + 0.05 * length, "laptop"))
     assert names(plan(planner, now=60.0)) == ["far", "phone"]
 
 
@@ -195,7 +196,7 @@ def test_waits_follow_a_cloud_that_was_believed_to_be_a_line() -> None:
     both = (CLOUD, PHONE)
     assert plan(planner, eligible=both).launches[1].delay < 0.4
     for i in range(100):
-        planner.observe_first_token("cloud", 62, 4.0 if i % 5 == 0 else 0.2)
+        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 62, 4.0 if i % 5 == 0 else 0.2, "cloud"))
     assert plan(planner, eligible=both, now=60.0).launches[1].delay == 4.0
 
 
@@ -203,14 +204,14 @@ def test_the_threshold_follows_the_prompts() -> None:
     planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
     assert names(plan(planner, prompt_tokens=400)) == ["laptop", "cloud"]
     for length in range(1000, 2000, 10):
-        planner.observe_request(length)
+        planner.estimates.observe(Observation(Seen.PROMPT, length))
     assert names(plan(planner, prompt_tokens=400, now=60.0)) == ["laptop"]
     assert names(plan(planner, prompt_tokens=1990, now=60.0)) == ["laptop", "cloud"]
 
 
 def test_a_few_prompts_leave_room_for_the_guess() -> None:
     planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
-    planner.observe_request(0)
+    planner.estimates.observe(Observation(Seen.PROMPT, 0))
     assert names(plan(planner, prompt_tokens=2)) == ["phone"]
     assert planner.fallbacks == 0
 
@@ -220,7 +221,7 @@ def test_remaining_tokens_are_learnt_from_answers() -> None:
     assert planner.expected_remaining(0, 10_000) == pytest.approx(200, rel=0.05)
     assert planner.expected_remaining(90, 100) == 10
     for _ in range(60):
-        planner.observe_output(50)
+        planner.estimates.observe(Observation(Seen.ANSWER, 50))
     plan(planner)
     assert planner.expected_remaining(20, 10_000) == 30
 
@@ -228,7 +229,7 @@ def test_remaining_tokens_are_learnt_from_answers() -> None:
 def test_decode_rates_are_learnt() -> None:
     planner = make()
     for _ in range(20):
-        planner.observe_decode("phone", 60, 2.0)
+        planner.estimates.observe(Observation(Seen.DECODED, 60, 2.0, "phone"))
     plan(planner)
     assert planner.profile("phone").decode_rate == 30.0
 
@@ -248,8 +249,8 @@ def test_another_window_keeps_the_newest() -> None:
     drift(planner, 9.0, count=100)
     drift(planner, 0.5, count=40)
     for length in (10,) * 100 + (70,) * 40:
-        planner.observe_output(length)
-        planner.observe_request(length)
+        planner.estimates.observe(Observation(Seen.ANSWER, length))
+        planner.estimates.observe(Observation(Seen.PROMPT, length))
     planner.reconfigure(PlannerConfig(window=40), DEVICES_DEAR)
     plan(planner)
     assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.5)
@@ -315,13 +316,13 @@ def test_a_static_plan_keeps_to_policy_and_eligibility(
 def test_after_a_failed_refit_the_last_fit_serves_until_the_next_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = make(PlannerConfig(refit_seconds=10.0))
     plan(planner, now=0.0)
-    planner.observe_output(50)
+    planner.estimates.observe(Observation(Seen.ANSWER, 50))
     with monkeypatch.context() as patch:
-        patch.setattr(planner_module, "OutputLengths", broken)
+        patch.setattr(estimates_module, "OutputLengths", broken)
         assert plan(planner, now=20.0).policy == "static"
         assert plan(planner, now=21.0).policy == "disco-d"
     assert planner.fallbacks == 1
-    planner.observe_output(50)
+    planner.estimates.observe(Observation(Seen.ANSWER, 50))
     assert plan(planner, now=30.0).policy == "disco-d"
     assert planner.fallbacks == 1
 
@@ -353,11 +354,11 @@ def test_any_history_gives_a_plan_within_bounds(costs: CostModel, budget: float,
         if both and not affordable:
             (alone,) = (info for info in EVERYONE if info.id in names(chosen))
             assert alone.kind is not planner.constrained_kind
-        planner.observe_request(prompt)
-        planner.observe_output(int(rng.integers(0, 500)))
+        planner.estimates.observe(Observation(Seen.PROMPT, prompt))
+        planner.estimates.observe(Observation(Seen.ANSWER, int(rng.integers(0, 500))))
         for name in names(chosen):
-            planner.observe_first_token(name, prompt, float(rng.exponential(1.0)))
-            planner.observe_decode(name, int(rng.integers(0, 100)), float(rng.random()))
+            planner.estimates.observe(Observation(Seen.FIRST_TOKEN, prompt, float(rng.exponential(1.0)), name))
+            planner.estimates.observe(Observation(Seen.DECODED, int(rng.integers(0, 100)), float(rng.random()), name))
     assert planner.fallbacks == 0
 
 
@@ -371,7 +372,7 @@ def test_the_realised_share_of_prompt_tokens_is_bounded(costs: CostModel, share:
     total = used = largest = 0
     for step in range(2000):
         prompt = 1 + int(rng.exponential(60))
-        planner.observe_request(prompt)
+        planner.estimates.observe(Observation(Seen.PROMPT, prompt))
         budget.admit(prompt)
         reservation = budget.reserve(prompt)
         chosen = plan(planner, prompt, (CLOUD, PHONE), float(step), float(rng.random()), reservation is not None)
@@ -384,7 +385,7 @@ def test_the_realised_share_of_prompt_tokens_is_bounded(costs: CostModel, share:
             assert spent == 0
         for launch in ran:
             ttft = server if launch.endpoint == "cloud" else phone.expected_ttft(prompt)
-            planner.observe_first_token(launch.endpoint, prompt, ttft)
+            planner.estimates.observe(Observation(Seen.FIRST_TOKEN, prompt, ttft, launch.endpoint))
         total, used, largest = total + prompt, used + spent, max(largest, prompt)
     assert used <= share * total + largest
     assert used >= 0.85 * share * total

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.core.estimates import Estimates, Observation, Seen
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+
+PRIORS = {
+    "cloud": LatencyProfile(EmpiricalTtft(np.linspace(0.2, 2.2, 101)), 1e6, 50.0),
+    "phone": LatencyProfile(LinearTtft(0.03, 0.2), 33.0, 14.0),
+}
+
+observations = st.builds(
+    Observation,
+    st.sampled_from(Seen),
+    st.integers(0, 3000),
+    st.floats(0, 50),
+    st.sampled_from(["cloud", "phone", "of another router"]),
+)
+
+
+def make(window: int = 40) -> Estimates:
+    return Estimates(PRIORS, window)
+
+
+def beliefs(estimates: Estimates) -> list[object]:
+    estimates.refit()
+    return [
+        estimates.prompts.lengths.tolist(),
+        estimates.answers.expected_remaining(0, 10**9),
+        estimates.ttfts("cloud").samples.tolist(),
+        estimates.profiles["cloud"].decode_rate,
+        estimates.profiles["phone"],
+    ]
+
+
+@given(st.lists(observations, max_size=60), st.lists(observations, max_size=60))
+def test_merged_is_as_if_one_had_seen_it_all(first: list[Observation], second: list[Observation]) -> None:
+    here, there, alone = make(), make(), make()
+    for seen in first:
+        here.observe(seen)
+    for seen in second:
+        there.observe(seen)
+    for seen in first + second:
+        alone.observe(seen)
+    here.merge(there.drain())
+    assert beliefs(here) == beliefs(alone)
+
+
+def test_what_is_handed_on_is_one_s_own_and_once() -> None:
+    here = make()
+    own, other = Observation(Seen.PROMPT, 7), Observation(Seen.ANSWER, 9)
+    here.observe(own)
+    here.merge([other])
+    assert here.drain() == [own]
+    assert here.drain() == []
+
+
+def test_without_a_listener_memory_stays_bounded() -> None:
+    here = make(window=10)
+    for tokens in range(1000):
+        here.observe(Observation(Seen.PROMPT, tokens))
+    here.resize(5)
+    assert [seen.tokens for seen in here.drain()] == list(range(980, 1000))
+
+
+def test_beliefs_change_when_they_are_refitted() -> None:
+    here = make()
+    before = here.profiles["phone"].decode_rate
+    for _ in range(20):
+        here.observe(Observation(Seen.DECODED, 60, 2.0, "phone"))
+    assert (here.profiles["phone"].decode_rate, here.news) == (before, 20)
+    here.refit()
+    assert (here.profiles["phone"].decode_rate, here.news) == (pytest.approx(30.0), 0)
