@@ -49,8 +49,9 @@ def client(rates: ClientRates, count: int, mean_gap: float, rng: np.random.Gener
         now = max(now, origin + window)
         origin += window
         rank += 1
-    arrivals = np.concatenate(chunks)[:count]
-    return arrivals * (mean_gap * count / arrivals[-1])
+    arrivals: Floats = np.concatenate(chunks)[:count]
+    arrivals *= mean_gap * count / arrivals[-1]
+    return arrivals
 
 
 def _gaps(rates: ClientRates, row: int, window: float, stretch: float, rng: np.random.Generator) -> Floats:

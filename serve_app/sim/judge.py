@@ -1,0 +1,138 @@
+"""One split of one row of the evaluation: policies are fitted on one half of what was measured, judged on the other.
+
+Every judged T_s meets every judged length once, so that all policies face the same draws and the baselines are exact
+expectations instead of samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serve_app.core.cost import Regime
+from serve_app.core.latency import EmpiricalTtft, LinearTtft
+from serve_app.core.lengths import LengthDistribution
+from serve_app.core.schedule import Schedule
+from serve_app.sim.bounds import Curve, Floats, best_share, best_waits, clairvoyant
+from serve_app.sim.requests import Requests
+from serve_app.sim.vector import Replay, quantiles, replay
+
+#: Prompt lengths of the judged half: the middles of as many equal slices of it.
+LENGTHS = 128
+TAIL = 0.99
+
+
+class Reading(StrEnum):
+    """What the paper's random baseline does with the requests it chose for the constrained side."""
+
+    EXCLUSIVE = "exclusive"
+    CONCURRENT = "concurrent"
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a policy may be fitted to: F, p(l) and T_d(l)."""
+
+    ttft: EmpiricalTtft
+    lengths: LengthDistribution
+    device: LinearTtft
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Seconds, and the share of prompt tokens that the constrained side prefilled."""
+
+    mean: float
+    p99: float
+    spent: float
+
+
+class Bench:
+    """``ttft``: T_s as measured; ``prompts``: lengths; both are halved at random by ``seed``."""
+
+    def __init__(self, ttft: Floats, prompts: NDArray[np.int64], device: LinearTtft, regime: Regime, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.rows = rng.permutation(ttft.size)
+        half = ttft.size // 2
+        shuffled = rng.permutation(prompts)
+        known, unseen = shuffled[: prompts.size // 2], np.sort(shuffled[prompts.size // 2 :])
+        self.knowledge = Knowledge(
+            EmpiricalTtft(ttft[self.rows[:half]]), LengthDistribution.of_samples(known.tolist()), device
+        )
+        self.regime = regime
+        self.device = device
+        order = np.argsort(ttft[self.rows[half:]], kind="stable")
+        #: Which measurements are judged, ascending in T_s.
+        self.judged = self.rows[half:][order]
+        self.server = ttft[self.judged]
+        self.prompts = unseen[((np.arange(LENGTHS) + 0.5) / LENGTHS * unseen.size).astype(np.int64)]
+        answers = device.slope * self.prompts + device.intercept
+        shape = (self.server.size, LENGTHS)
+        server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(answers, shape)
+        self.cheap, self.dear = (server, phone) if regime is Regime.DEVICE_CONSTRAINED else (phone, server)
+        strata = (np.arange(self.server.size) + 0.5) / self.server.size
+        u = rng.permuted(np.broadcast_to(strata[:, None], shape), axis=0)
+        self.requests = Requests(
+            np.broadcast_to(self.prompts, shape).ravel(), np.ones(u.size, dtype=np.int64), server.ravel(), u.ravel()
+        )
+        lengths = self.prompts.astype(np.float64)
+        bound = best_waits if regime is Regime.DEVICE_CONSTRAINED else best_share
+        self.optimum: Curve = bound(self.server, lengths, answers)
+        self.oracle: Curve = clairvoyant(self.cheap, self.dear, lengths)
+        self._stochastic = {
+            Reading.EXCLUSIVE: _Mixture(self.cheap, self.dear),
+            Reading.CONCURRENT: _Mixture(self.cheap, np.minimum(self.cheap, self.dear)),
+        }
+
+    def replay(self, schedule: Schedule) -> Replay:
+        """In the order T_s by length, ascending in both."""
+        return replay(self.requests, schedule.delays(self.requests.prompt_tokens, self.requests.u), self.device)
+
+    def play(self, schedule: Schedule) -> Played:
+        played = self.replay(schedule)
+        spent = self.requests.prompt_tokens @ played.started(self.regime) / self.requests.prompt_tokens.sum()
+        mean = float(played.ttft.mean())
+        return Played(mean, quantiles(played.ttft, (TAIL,))[0], float(spent))
+
+    def stochastic_mean(self, reading: Reading, share: float) -> float:
+        """Of the random baseline that spends ``share``: every request is chosen with this probability."""
+        return self._stochastic[reading].mean(share)
+
+    def stochastic_p99(self, reading: Reading, share: float, weights: Floats | None = None) -> float:
+        """``weights``: of each judged T_s; equal if not given."""
+        return self._stochastic[reading].quantile(TAIL, share, weights)
+
+    def p99(self, ttft: Floats, weights: Floats) -> float:
+        """Of replayed TTFTs, with the judged T_s weighted."""
+        order = np.argsort(ttft)
+        return float(ttft[order][_reach(weights[order // LENGTHS], TAIL)])
+
+
+class _Mixture:
+    """One of two outcomes for each cell (T_s by length), the second one with a given probability."""
+
+    def __init__(self, usual: Floats, chosen: Floats) -> None:
+        values = np.concatenate([usual.ravel(), chosen.ravel()])
+        order = np.argsort(values)
+        self._values = values[order]
+        self._chosen = order >= usual.size
+        self._row = (order % usual.size) // usual.shape[1]
+        self._means = float(usual.mean()), float(chosen.mean())
+
+    def mean(self, share: float) -> float:
+        return (1 - share) * self._means[0] + share * self._means[1]
+
+    def quantile(self, q: float, share: float, weights: Floats | None) -> float:
+        mass = np.where(self._chosen, share, 1 - share)
+        if weights is not None:
+            mass = mass * weights[self._row]
+        return float(self._values[_reach(mass, q)])
+
+
+def _reach(mass: Floats, q: float) -> int:
+    """Rank of the first value at which the share ``q`` of the mass is reached."""
+    total = np.cumsum(mass)
+    return min(int(np.searchsorted(total, q * total[-1] * (1 - 1e-12))), mass.size - 1)
