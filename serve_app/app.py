@@ -6,6 +6,7 @@ No postponed annotations here: Serve validates ``args`` only if the builder's an
 from ray import serve
 from ray.serve import Application
 
+from actors.exchange import ExchangeReplica
 from actors.placement import deployment_options
 from actors.replica import EndpointReplica
 from actors.threads import available_cores, threads_per_engine
@@ -18,7 +19,7 @@ ROUTER_HEADROOM = 64
 
 
 def build_app(args: AppSettings) -> Application:
-    """One deployment per endpoint, and the router that is handed all of their handles."""
+    """One deployment per endpoint, the router that is handed all of their handles, and a meeting place for several."""
     threads = threads_per_engine(args.endpoints.values(), available_cores())
     handles = {}
     for name, endpoint in args.endpoints.items():
@@ -32,4 +33,11 @@ def build_app(args: AppSettings) -> Application:
         graceful_shutdown_timeout_s=5.0,
         user_config={},
     )(serve.ingress()(DiscoRouter))
-    return router.bind(args, handles)
+    if args.router.replicas == 1:
+        return router.bind(args, handles)
+    exchange = serve.deployment(
+        name="exchange",
+        ray_actor_options={"num_cpus": args.router.num_cpus},
+        max_ongoing_requests=args.router.replicas + ROUTER_HEADROOM,
+    )(ExchangeReplica)
+    return router.bind(args, handles, exchange.bind())

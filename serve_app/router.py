@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,11 +27,21 @@ from serve_app.telemetry import Telemetry
 RETRY_PERIOD = 1.0
 WATCH_PERIOD = 10.0
 
+#: Seconds between two exchanges with the other router replicas.
+TRADE_PERIOD = 1.0
+
+logger = logging.getLogger(__name__)
+
 
 class DiscoRouter:
     """``reconfigure`` takes the YAML's ``user_config`` at any time; running streams keep what they started with."""
 
-    def __init__(self, app: AppSettings, handles: Mapping[EndpointId, DeploymentHandle[Any]]) -> None:
+    def __init__(
+        self,
+        app: AppSettings,
+        handles: Mapping[EndpointId, DeploymentHandle[Any]],
+        exchange: DeploymentHandle[Any] | None = None,
+    ) -> None:
         live = LiveSettings()
         self._app = app
         self._endpoints = {
@@ -39,7 +51,9 @@ class DiscoRouter:
         self._telemetry = Telemetry(app.telemetry, "disco-router")
         self._service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
         self._readiness = {name: EndpointState(False, "starting") for name in self._endpoints}
-        self._watchers = {asyncio.create_task(self._watch(name)) for name in self._endpoints}
+        self._tasks = {asyncio.create_task(self._watch(name)) for name in self._endpoints}
+        if exchange is not None:
+            self._tasks.add(asyncio.create_task(self._trade(exchange)))
         self._http_host: str | None = None
 
     def __serve_build_asgi_app__(self) -> Starlette:
@@ -81,6 +95,21 @@ class DiscoRouter:
             else:
                 self._readiness[name] = EndpointState(True, "ready")
                 await asyncio.sleep(WATCH_PERIOD)
+
+    async def _trade(self, exchange: DeploymentHandle[Any]) -> None:
+        """Learn what the other router replicas see, once in a while; whatever goes wrong there, this one serves on."""
+        router, cursor = uuid.uuid4().hex, 0
+        estimates, load = self._state.planner.estimates, self._state.load
+        while True:
+            await asyncio.sleep(TRADE_PERIOD)
+            try:
+                news = await exchange.trade.remote(router, cursor, estimates.drain(), load.own)
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises while the exchange is away
+                logger.warning("the exchange of observations does not answer: %s", type(error).__name__)
+                load.elsewhere = {}
+            else:
+                cursor, load.elsewhere = news.cursor, news.running
+                estimates.merge(news.observations)
 
 
 async def effective_http_host() -> str | None:

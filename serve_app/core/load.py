@@ -12,11 +12,15 @@ _SMOOTHING = 0.1
 
 
 class EndpointLoad:
-    """Counts what this router started; ``slots``: concurrent streams over all replicas of each endpoint."""
+    """Counts what this router started; ``slots``: concurrent streams over all replicas of each endpoint.
+
+    ``elsewhere``: legs that other routers run there, as they last said.
+    """
 
     def __init__(self, slots: Mapping[EndpointId, int]) -> None:
         self._slots = dict(slots)
         self._running = dict.fromkeys(slots, 0)
+        self.elsewhere: Mapping[EndpointId, int] = {}
         self._hold = dict.fromkeys(slots, PRIOR_HOLD)
 
     def started(self, endpoint: EndpointId) -> None:
@@ -27,14 +31,19 @@ class EndpointLoad:
         self._running[endpoint] -= 1
         self._hold[endpoint] += _SMOOTHING * (held - self._hold[endpoint])
 
+    @property
+    def own(self) -> Mapping[EndpointId, int]:
+        """Legs that this router runs."""
+        return self._running
+
     def running(self, endpoint: EndpointId) -> int:
-        return self._running[endpoint]
+        return self._running[endpoint] + self.elsewhere.get(endpoint, 0)
 
     def is_full(self, endpoint: EndpointId) -> bool:
         """A newcomer would have to queue."""
-        return self._running[endpoint] >= self._slots[endpoint]
+        return self.running(endpoint) >= self._slots[endpoint]
 
     def queue_seconds(self, endpoint: EndpointId) -> float:
         """Seconds that a newcomer can expect to queue: slots fall free one by one, each held as long as lately."""
-        ahead = self._running[endpoint] - self._slots[endpoint] + 1
+        ahead = self.running(endpoint) - self._slots[endpoint] + 1
         return max(0, ahead) * self._hold[endpoint] / self._slots[endpoint]

@@ -26,3 +26,10 @@ def test_the_expected_wait_follows_how_long_slots_were_held() -> None:
         load.ended("phone", 2.0)
     load.started("phone")
     assert load.queue_seconds("phone") == pytest.approx(2.0, rel=0.01)
+
+
+def test_what_other_routers_run_takes_slots_too() -> None:
+    load = EndpointLoad({"phone": 2, "cloud": 4})
+    load.started("phone")
+    load.elsewhere = {"phone": 1}
+    assert (load.is_full("phone"), load.running("phone"), load.own) == (True, 2, {"phone": 1, "cloud": 0})
