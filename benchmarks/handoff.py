@@ -29,7 +29,8 @@ from benchmarks.load import Spread
 from benchmarks.stack import free_ports, write_configuration
 from serve_app.cli import ready
 from serve_app.cli.configfile import load
-from serve_app.cli.launch import prepare, running, stop_by_signal
+from serve_app.cli.launch import prepare, running
+from serve_app.cli.signals import stop_by_signal
 from serve_app.core.cost import CostModel, UnitCost
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.latency import LatencyProfile, LinearTtft

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from serve_app.cli.configfile import IMPORT_PATH, ROUTER, load
-from serve_app.cli.launch import ENVIRONMENT, LaunchFailed, Stopped, running, stop_by_signal
+from serve_app.cli.launch import ENVIRONMENT, LaunchFailed, running
+from serve_app.cli.signals import Stopped, stop_by_signal
 from serve_app.settings import AppSettings, LiveSettings
 
 _HOST = "127.0.0.1"

@@ -1,13 +1,14 @@
-"""`disco check`: what a sound configuration would do."""
+"""`disco check`: what a sound configuration would do, and what is wrong with any other."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from actors.threads import available_cores, llama_settings, threads_per_engine
-from serve_app.cli.configfile import Configuration
+from serve_app.cli.configfile import BadConfiguration, Configuration
 from serve_app.cli.engines import describe_engine, missing_models
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
@@ -17,6 +18,13 @@ from serve_app.settings import Regime as RegimeSetting
 
 #: Prompt for which an endpoint's expected TTFT is shown, tokens.
 TYPICAL_PROMPT = 60
+
+
+def complain(error: BadConfiguration) -> None:
+    console = Console(stderr=True)
+    console.print(f"[red]{escape(error.source)} cannot be used[/]", highlight=False, soft_wrap=True)
+    for problem in error.problems:
+        console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)
 
 
 def describe(configuration: Configuration) -> RenderableType:

@@ -7,17 +7,17 @@ import logging
 import math
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 from serve_app.cli.configfile import Configuration
+from serve_app.cli.signals import listen
+from serve_app.cli.supervisor import DIRECTORIES, directory_prefix
 from serve_app.settings import AppSettings
 
 #: Bytes; Ray's minimum is 75 MiB, and no object here is larger than a chunk of tokens.
@@ -45,10 +45,6 @@ ENVIRONMENT: Final = {
 }
 
 
-class Stopped(BaseException):
-    """A signal asked this process to end; like KeyboardInterrupt, nothing but the launcher catches it."""
-
-
 class LaunchFailed(Exception):
     """Ray or the application did not start; ``logs`` were kept for a look."""
 
@@ -56,27 +52,6 @@ class LaunchFailed(Exception):
         super().__init__(message, logs)
         self.message = message
         self.logs = logs
-
-
-@contextmanager
-def stop_by_signal() -> Iterator[None]:
-    """Turns SIGINT, SIGTERM and SIGHUP into ``Stopped`` in the main thread."""
-    previous = {number: signal.signal(number, _stop) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    # One is enough: a second Ctrl-C, or the one a terminal sends besides make's, must not cut the shutdown short.
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    raise Stopped
 
 
 def ray_cpus(app: AppSettings) -> int:
@@ -101,19 +76,20 @@ def prepare(environment: Mapping[str, str] = ENVIRONMENT) -> None:
 def running(configuration: Configuration, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
     """The application, submitted; it is gone without a trace when the block ends. Call within ``stop_by_signal``."""
     prepare(environment)
-    # Ray's sockets lie below it, and a socket's path has room for 103 characters.
-    directory = Path(tempfile.mkdtemp(prefix="disco-", dir="/tmp"))
-    failed = False
+    # A socket's path has room for 103 characters, and Ray adds up to 70.
+    directory = Path(tempfile.mkdtemp(prefix=directory_prefix(os.getpid()), dir=DIRECTORIES))
+    logs: Path | None = None
     try:
         _start(configuration, directory)
         yield
     except LaunchFailed as error:
-        failed = True
-        raise LaunchFailed(error.message, directory) from None
+        logs = Path(tempfile.mkdtemp(prefix="disco-logs-", dir=DIRECTORIES))
+        raise LaunchFailed(error.message, logs) from None
     finally:
         _shut_down()
-        if not failed:
-            shutil.rmtree(directory, ignore_errors=True)
+        if logs is not None:
+            directory.rename(logs)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(configuration: Configuration, directory: Path) -> None:
@@ -136,9 +112,8 @@ def _start(configuration: Configuration, directory: Path) -> None:
             logging_level=logging.ERROR,
             _temp_dir=str(directory),
         )
-        for number in _SIGNALS:
-            # ray.init() installs a handler for SIGTERM that would exit without a shutdown.
-            signal.signal(number, _stop)
+        # ray.init() installs a handler for SIGTERM that would exit without a shutdown.
+        listen()
         client = serve_start(
             http_options=schema.http_options.model_dump(),
             proxy_location=schema.proxy_location,

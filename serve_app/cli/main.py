@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from typing import Annotated, Optional
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.exits import BAD_INPUT, FAILED
-from serve_app.cli.launch import prepare
+from serve_app.cli.supervisor import supervise
 
 app = typer.Typer(
     name="disco",
@@ -32,30 +33,21 @@ def up(
     port: Annotated[Optional[int], typer.Option(min=1, max=65535, help="Instead of the file's port.")] = None,  # noqa: UP045 - typer reads it
 ) -> None:
     """Start the service on this machine, wait until it is ready, stop it without a trace on Ctrl-C."""
-    # Ray reads its switches when it is imported, which reading a configuration already does.
-    prepare()
-    from serve_app.cli.configfile import BadConfiguration, load
-    from serve_app.cli.up import up as run
-
-    console = Console()
-    try:
-        configuration = load(config, port)
-    except BadConfiguration as error:
-        _show_problems(error.source, error.problems)
-        raise typer.Exit(BAD_INPUT) from None
-    raise typer.Exit(run(configuration, console))
+    # Its own process is safe from what happens to be importable here, as `disco` itself is.
+    service = [sys.executable, "-P", "-m", "serve_app.cli.up", config]
+    raise typer.Exit(supervise(service if port is None else [*service, str(port)]))
 
 
 @app.command()
 def check(config: ConfigArgument = "disco") -> None:
     """Judge a configuration before anything starts, and say what it would do."""
-    from serve_app.cli.check import describe
+    from serve_app.cli.check import complain, describe
     from serve_app.cli.configfile import BadConfiguration, load
 
     try:
         configuration = load(config)
     except BadConfiguration as error:
-        _show_problems(error.source, error.problems)
+        complain(error)
         raise typer.Exit(BAD_INPUT) from None
     Console().print(describe(configuration))
 
@@ -133,10 +125,3 @@ def version() -> None:
             found = "not installed"
         console.print(f"{package} {found}", highlight=False)
     console.print(f"Python {platform.python_version()} on {platform.platform()}", highlight=False)
-
-
-def _show_problems(source: str, problems: tuple[str, ...]) -> None:
-    console = Console(stderr=True)
-    console.print(f"[red]{escape(source)} cannot be used[/]", highlight=False, soft_wrap=True)
-    for problem in problems:
-        console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)

@@ -1,23 +1,31 @@
-"""`disco up`: fetch the models, start, wait until it answers, say how to use it, stop without a trace."""
+"""The service's own process: fetch the models, start, wait until it answers, say how to use it, stop without a trace.
+
+    python -m serve_app.cli.up CONFIG [PORT]
+
+It stops when its standard input ends; see ``supervisor``.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from actors.engines.models import FetchError, fetch
 from serve_app.cli import ready
-from serve_app.cli.configfile import Configuration
+from serve_app.cli.check import complain
+from serve_app.cli.configfile import BadConfiguration, Configuration, load
 from serve_app.cli.engines import missing_models
-from serve_app.cli.exits import FAILED, OK, UNFIT
-from serve_app.cli.launch import LaunchFailed, Stopped, deployment_failure, running, stop_by_signal
+from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNFIT
+from serve_app.cli.launch import LaunchFailed, deployment_failure, prepare, running
 from serve_app.cli.preflight import check_port
+from serve_app.cli.signals import Stopped, stop_by_signal, stop_with_parent
 
 #: Seconds between two looks at the service while it starts, and between two lines where there is no terminal.
 POLL = 0.25
@@ -30,14 +38,19 @@ GRACE = 10.0
 START_LIMIT = 600.0
 
 
-def up(configuration: Configuration, console: Console) -> int:
-    """Run until a signal. The exit code is OK when that ended it and the service was up or still starting."""
+def up(configuration: Configuration, console: Console, *, supervised: bool = False) -> int:
+    """Run until a signal. The exit code is OK when that ended it and the service was up or still starting.
+
+    ``supervised``: the end of standard input is as good as a signal.
+    """
     port = check_port(configuration.host, configuration.port)
     if not port.ok:
         console.print(f"[red]{escape(port.name)}[/]: {escape(port.detail)}\n  remedy: {escape(port.remedy)}")
         return UNFIT
     try:
         with stop_by_signal():
+            if supervised:
+                stop_with_parent()
             if not _fetch_models(configuration, console):
                 return FAILED
             _serve(configuration, console)
@@ -144,3 +157,19 @@ def curl(url: str, model: str) -> str:
     body = {"model": model, "stream": True, "max_tokens": 64, "disco": {"report": True}, "messages": [question]}
     data = shlex.quote(json.dumps(body))
     return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {data}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    # Ray reads its switches when it is imported, which reading a configuration already does.
+    prepare()
+    name, *port = arguments
+    try:
+        configuration = load(name, int(port[0]) if port else None)
+    except BadConfiguration as error:
+        complain(error)
+        return BAD_INPUT
+    return up(configuration, Console(), supervised=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -23,8 +23,9 @@ from serve_app.cli import up as up_module
 from serve_app.cli.configfile import Configuration, load
 from serve_app.cli.engines import MissingModel
 from serve_app.cli.exits import FAILED, OK, UNFIT
-from serve_app.cli.launch import LaunchFailed, Stopped, prepare, ray_cpus
+from serve_app.cli.launch import LaunchFailed, prepare, ray_cpus
 from serve_app.cli.ready import Readiness
+from serve_app.cli.signals import Stopped
 from serve_app.cli.up import GRACE, POLL, START_LIMIT, announce, curl, up, wait_until_ready
 from serve_app.settings import AppSettings
 
@@ -228,6 +229,23 @@ def test_a_failed_start_is_told_with_its_reason_and_its_logs(
     assert steps == ["started", "stopped"]
     assert "[x] is not there" in out.getvalue()
     assert "somewhere/disco-logs" in out.getvalue()
+
+
+def test_a_failed_start_keeps_its_logs_and_nothing_else(
+    configuration: Configuration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: Configuration, directory: Path) -> None:
+        (directory / "log").write_text("why")
+        raise LaunchFailed("no")
+
+    monkeypatch.setattr(launch, "DIRECTORIES", tmp_path)
+    monkeypatch.setattr(launch, "_start", start)
+    monkeypatch.setattr(launch, "_shut_down", lambda: None)
+    with pytest.raises(LaunchFailed) as failed, launch.running(configuration, {}):
+        pass
+    assert [failed.value.logs] == list(tmp_path.iterdir())
+    assert failed.value.logs is not None
+    assert (failed.value.logs / "log").read_text() == "why"
 
 
 def test_a_port_in_use_starts_nothing(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
