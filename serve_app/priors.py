@@ -10,12 +10,14 @@ from actors.engines.profiles import CloudProfile, load_profile
 from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
 from serve_app.core.cost import Regime as CoreRegime
+from serve_app.core.energy import JOULES_PER_TOKEN_AND_BILLION, DeviceState, exchange_rate
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.load import EndpointLoad
 from serve_app.core.model import EndpointInfo
 from serve_app.core.planner import Planner, PlannerConfig
 from serve_app.settings import (
     AppSettings,
+    DeviceSettings,
     EndpointPrice,
     EngineSettings,
     LiveSettings,
@@ -46,16 +48,23 @@ def prior_profile(engine: EngineSettings) -> LatencyProfile:
 
 def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
     """USD per token of every endpoint: API price plus energy at the exchange rate lambda (paper 2)."""
-    per_joule = live.prices.usd_per_megajoule / 1e6
-    free = EndpointPrice()
+    prices, free = live.prices, EndpointPrice()
     units = {}
     for name in app.endpoints:
-        price = live.prices.endpoints.get(name, free)
-        energy = device_unit_cost(price.prefill_joules_per_token, price.decode_joules_per_token, per_joule)
+        price, device = prices.endpoints.get(name, free), prices.devices.get(name, DeviceSettings())
+        state = DeviceState(device.battery, device.charging, device.temperature_celsius)
+        per_joule = exchange_rate(state, prices.usd_per_megajoule / 1e6, prices.mains_usd_per_megajoule / 1e6)
+        by_size = price.parameters_billion * JOULES_PER_TOKEN_AND_BILLION
+        prefill, decode = (
+            by_size if joules is None else joules
+            for joules in (price.prefill_joules_per_token, price.decode_joules_per_token)
+        )
+        energy = device_unit_cost(prefill, decode, per_joule)
         units[name] = UnitCost(
             price.input_usd_per_mtok / 1e6 + energy.prefill, price.output_usd_per_mtok / 1e6 + energy.decode
         )
-    return CostModel(units)
+    forgiving = (name for name, price in prices.endpoints.items() if price.bill_on_cancel == "nothing")
+    return CostModel(units, frozenset(forgiving))
 
 
 def planner_config(live: LiveSettings) -> PlannerConfig:

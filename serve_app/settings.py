@@ -211,15 +211,32 @@ class EndpointPrice(Settings):
 
     input_usd_per_mtok: Amount = 0.0
     output_usd_per_mtok: Amount = 0.0
-    prefill_joules_per_token: Amount = 0.0
-    decode_joules_per_token: Amount = 0.0
+    prefill_joules_per_token: Amount | None = Field(default=None, description="Measured; else by parameters_billion.")
+    decode_joules_per_token: Amount | None = None
+    parameters_billion: Amount = Field(
+        default=0.0,
+        description="Size of a device's model: 0.1 J per token and 1e9 parameters, where nothing is measured.",
+    )
+    bill_on_cancel: Literal["used", "nothing"] = Field(
+        default="used", description="What a cancelled leg costs: the tokens that ran, or nothing."
+    )
     source: str = Field(default="", description="Where the figures come from; shown beside costs.")
+
+
+class DeviceSettings(Settings):
+    """What is known of a device's state; it moves what a joule of it is worth."""
+
+    battery: Share | None = Field(default=None, description="Charge, 0 to 1.")
+    charging: bool | None = None
+    temperature_celsius: float | None = Field(default=None, ge=-50, le=150, allow_inf_nan=False)
 
 
 class PriceSettings(Settings):
     """``usd_per_megajoule`` is the paper's lambda, the exchange rate between energy and money, in USD per 1e6 J."""
 
-    usd_per_megajoule: Amount = 0.05
+    usd_per_megajoule: Amount = Field(default=0.05, description="Of a full battery, and where the state is unknown.")
+    mains_usd_per_megajoule: Amount = Field(default=0.05, description="Of a device that is charging: 0.18 USD/kWh.")
+    devices: dict[Name, DeviceSettings] = Field(default_factory=dict)
     notional: bool = Field(default=False, description="True: nobody is billed these prices; every surface says so.")
     endpoints: dict[Name, EndpointPrice] = Field(default_factory=dict)
 
@@ -246,10 +263,12 @@ class LiveSettings(Settings):
     limits: LimitSettings = LimitSettings()
 
     def check_against(self, app: AppSettings) -> None:
-        """Raise ValueError where a price names an endpoint that does not exist."""
-        for name in self.prices.endpoints:
-            if name not in app.endpoints:
-                raise ValueError(f"prices.endpoints: no endpoint named {name!r}; known: {', '.join(app.endpoints)}")
+        """Raise ValueError where a price or a device's state names an endpoint that does not exist."""
+        for where, names in (("endpoints", self.prices.endpoints), ("devices", self.prices.devices)):
+            for name in names:
+                if name not in app.endpoints:
+                    known = ", ".join(app.endpoints)
+                    raise ValueError(f"prices.{where}: no endpoint named {name!r}; known: {known}")
 
 
 def explain(error: Exception, document: object = None) -> list[str]:

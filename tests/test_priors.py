@@ -15,6 +15,7 @@ from serve_app.core.planner import PlannerConfig
 from serve_app.priors import UNKNOWN, cost_model, planner_config, prior_profile
 from serve_app.settings import (
     AppSettings,
+    DeviceSettings,
     EndpointPrice,
     EndpointSettings,
     EngineSettings,
@@ -169,3 +170,29 @@ def test_both_sets_of_defaults_agree() -> None:
 def test_a_regime_is_passed_on_and_auto_leaves_it_to_prices(regime: Regime) -> None:
     passed = planner_config(LiveSettings(regime=regime)).regime
     assert passed == (None if regime is Regime.AUTO else cost.Regime(regime.value))
+
+
+def test_energy_by_the_model_s_size_where_nothing_is_measured() -> None:
+    sized = priced(10.0, phone=EndpointPrice(parameters_billion=1.5)).unit["phone"]
+    assert (sized.prefill, sized.decode) == (pytest.approx(0.15 * 1e-5), pytest.approx(0.15 * 1e-5))
+    half_measured = EndpointPrice(parameters_billion=1.5, decode_joules_per_token=0.4)
+    assert priced(10.0, phone=half_measured).unit["phone"].decode == pytest.approx(0.4 * 1e-5)
+
+
+def test_a_device_s_state_moves_its_price_and_so_the_constrained_side() -> None:
+    def constrained(**state: object) -> cost.Regime:
+        devices = {"phone": DeviceSettings.model_validate(state)}
+        prices = PriceSettings(
+            usd_per_megajoule=5000.0, endpoints={"cloud": CLOUD_PRICE, "phone": PHONE_PRICE}, devices=devices
+        )
+        unit = cost_model(APP, LiveSettings(prices=prices)).unit
+        return cost.regime_of(unit["phone"], unit["cloud"])
+
+    assert constrained(battery=0.4) is cost.Regime.DEVICE_CONSTRAINED
+    assert constrained(battery=0.4, charging=True) is cost.Regime.SERVER_CONSTRAINED
+
+
+def test_a_state_of_no_endpoint_is_refused() -> None:
+    prices = PriceSettings(devices={"fone": DeviceSettings()})
+    with pytest.raises(ValueError, match=r"prices\.devices: no endpoint named 'fone'; known: cloud, phone"):
+        LiveSettings(prices=prices).check_against(APP)

@@ -31,12 +31,15 @@ def device_unit_cost(prefill_joules: float, decode_joules: float, usd_per_joule:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Unit costs of every endpoint."""
+    """Unit costs of every endpoint; those in ``free_if_cancelled`` do not charge what they were told to stop."""
 
     unit: Mapping[EndpointId, UnitCost]
+    free_if_cancelled: frozenset[EndpointId] = frozenset()
 
-    def cost(self, endpoint: EndpointId, prompt_tokens: int, output_tokens: int) -> float:
+    def cost(self, endpoint: EndpointId, prompt_tokens: int, output_tokens: int, *, cancelled: bool = False) -> float:
         """USD."""
+        if cancelled and endpoint in self.free_if_cancelled:
+            return 0.0
         unit = self.unit[endpoint]
         return unit.prefill * prompt_tokens + unit.decode * output_tokens
 

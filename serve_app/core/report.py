@@ -51,7 +51,7 @@ def leg_report(leg: Leg, session: StreamSession, costs: CostModel) -> LegReport:
         queued_s=_round(leg.receipt.queued) if leg.receipt else None,
         tokens=leg.tokens,
         prefill_tokens=prefilled,
-        cost_usd=costs.cost(leg.info.id, prefilled, leg.tokens),
+        cost_usd=costs.cost(leg.info.id, prefilled, leg.tokens, cancelled=leg.cut),
         cost_exact=_exact(leg),
         outcome=leg.outcome.value,
         imitation_late_s=_round(leg.late),

@@ -20,6 +20,12 @@ def test_a_server_bills_input_and_output_tokens() -> None:
     assert model.cost("phone", 1000, 500) == 0.0
 
 
+def test_some_forgive_what_was_cancelled() -> None:
+    model = CostModel({"cloud": GPT_4O_MINI, "far": GPT_4O_MINI}, frozenset({"far"}))
+    assert model.cost("far", 1000, 500, cancelled=True) == 0.0
+    assert model.cost("far", 1000, 500) == model.cost("cloud", 1000, 500, cancelled=True) == pytest.approx(0.00045)
+
+
 def test_a_device_costs_its_energy_at_the_exchange_rate() -> None:
     unit = device_unit_cost(prefill_joules=0.1, decode_joules=0.4, usd_per_joule=5e-8)
     assert unit == UnitCost(pytest.approx(5e-9), pytest.approx(2e-8))
