@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from serve_app.core.errors import Overloaded
+from serve_app.core.errors import Draining, Overloaded
 
+_LAST_WORDS = "the service is shutting down; send the request again when it is back, or to another one"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Admission:
-    """Counts the streams of one router replica."""
+    """Counts the streams of one router replica, and ends them when it shuts down."""
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
+        self._ends_at: float | None = None
+        self._limits: set[asyncio.Timeout] = set()
+        self._changed = asyncio.Event()
         self.running = 0
+
+    @property
+    def draining(self) -> bool:
+        return self._ends_at is not None
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Held as long as the stream. Raises Overloaded where none is free."""
+        """Held as long as the stream. Raises Draining, or Overloaded where none is free."""
+        if self.draining:
+            raise Draining(_LAST_WORDS)
         if self.running >= self._max_streams:
             raise Overloaded(f"{self._max_streams} streams are running here; try again shortly", 1.0)
         self.running += 1
@@ -29,6 +40,33 @@ class Admission:
             yield
         finally:
             self.running -= 1
+            self._changed.set()
+
+    @asynccontextmanager
+    async def until_drained(self) -> AsyncIterator[None]:
+        """Raises Draining inside its block when the time that a shutdown leaves is over."""
+        limit = asyncio.timeout_at(self._ends_at)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                try:
+                    yield
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            if limit.expired():
+                raise Draining(_LAST_WORDS) from None
+            raise
+
+    async def drain(self, grace: float) -> None:
+        """Admit nothing more; give the running streams ``grace`` seconds to end. Returns when none runs any more."""
+        if not self.draining:
+            self._ends_at = asyncio.get_running_loop().time() + grace
+            for limit in self._limits:
+                limit.reschedule(self._ends_at)
+        while self.running:
+            self._changed.clear()
+            await self._changed.wait()
 
 
 def request_id(given: str | None) -> str:

@@ -31,6 +31,7 @@ def build_app(args: AppSettings) -> Application:
         ray_actor_options={"num_cpus": args.router.num_cpus},
         max_ongoing_requests=args.router.max_streams + ROUTER_HEADROOM,
         graceful_shutdown_timeout_s=5.0,
+        graceful_shutdown_wait_loop_s=0.2,
         user_config={},
     )(serve.ingress()(DiscoRouter))
     if args.router.replicas == 1:

@@ -82,7 +82,8 @@ def build_http_app(surface: Surface) -> Starlette:
     async def ready(_: Request) -> Response:
         state = surface.service.readiness()
         endpoints = {name: {"ready": s.ready, "reason": s.reason} for name, s in state.endpoints.items()}
-        return Json({"ready": state.ready, "endpoints": endpoints}, 200 if state.ready else 503)
+        ready = state.ready and not surface.desk.admission.draining
+        return Json({"ready": ready, "endpoints": endpoints}, 200 if ready else 503)
 
     async def metrics(request: Request) -> Response:
         surface.guard(request)

@@ -102,7 +102,8 @@ class Generation(Response):
 
     async def _open(self) -> TextStream:
         try:
-            return await self._desk.service.open(self._parsed.client)
+            async with self._desk.admission.until_drained():
+                return await self._desk.service.open(self._parsed.client)
         except asyncio.CancelledError:
             self._desk.metrics.failed("cancelled")
             raise
@@ -114,7 +115,9 @@ class Generation(Response):
             if self._parsed.stream:
                 await self._send_events(stream, send)
             else:
-                await self._whole(stream, await _read(stream))(scope, receive, send)
+                async with self._desk.admission.until_drained():
+                    text = await _read(stream)
+                await self._whole(stream, text)(scope, receive, send)
             code = "ok"
         except Exception as error:  # noqa: BLE001 - whatever happens, the client gets an error object
             code = outcome_code(error, self._parsed.client.request_id)
@@ -130,8 +133,9 @@ class Generation(Response):
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self._writer = writer
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        async for delta in stream:
-            await send({"type": "http.response.body", "body": writer.delta(delta), "more_body": True})
+        async with self._desk.admission.until_drained():
+            async for delta in stream:
+                await send({"type": "http.response.body", "body": writer.delta(delta), "more_body": True})
         await send({"type": "http.response.body", "body": writer.end(stream.outcome), "more_body": False})
 
     def _whole(self, stream: TextStream, text: str) -> Json:

@@ -60,11 +60,14 @@ class DiscoRouter:
         """Called by Serve after the constructor."""
         metrics = Metrics()
         metrics.watch_budget(lambda: self._state.budget.spent_share)
-        return build_http_app(
-            Surface(
-                self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
-            )
+        self._surface = Surface(
+            self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
         )
+        return build_http_app(self._surface)
+
+    async def drain(self, grace: float) -> None:
+        """For whoever is about to shut down Serve, which will not say so: answers have ``grace`` seconds left."""
+        await self._surface.desk.admission.drain(grace)
 
     async def open(self, request: ClientRequest) -> TextStream:
         return await self._service.open(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import math
@@ -11,19 +12,26 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from serve_app.cli.configfile import Configuration
+from serve_app.cli.configfile import ROUTER, Configuration
 from serve_app.cli.signals import listen
 from serve_app.cli.supervisor import DIRECTORIES, directory_prefix
 from serve_app.settings import AppSettings
 
+if TYPE_CHECKING:
+    from ray.serve.schema import ApplicationStatusOverview
+
 #: Bytes; Ray's minimum is 75 MiB, and no object here is larger than a chunk of tokens.
 OBJECT_STORE: Final = 80 * 2**20
 
-#: Seconds. Streams under way get 5 s to end; whatever still lives after this is killed with the process.
+#: Seconds that streams under way have to end, and then to say why they do not.
+GRACE: Final = 3.0
+LAST_WORDS: Final = 1.0
+
+#: Seconds. Whatever still lives after this is killed with the process.
 SHUTDOWN_LIMIT: Final = 25.0
 
 #: Ray's switches for this process and all that it starts. They have to be set before Ray is imported.
@@ -86,7 +94,7 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
         logs = Path(tempfile.mkdtemp(prefix="disco-logs-", dir=DIRECTORIES))
         raise LaunchFailed(error.message, logs) from None
     finally:
-        _shut_down()
+        _shut_down(application_name(configuration))
         if logs is not None:
             directory.rename(logs)
         shutil.rmtree(directory, ignore_errors=True)
@@ -125,28 +133,57 @@ def _start(configuration: Configuration, directory: Path) -> None:
         raise LaunchFailed(f"Ray Serve did not start: {type(error).__name__}: {error}") from error
 
 
+def application_name(configuration: Configuration) -> str:
+    return str(configuration.document["applications"][0].get("name", "default"))
+
+
 def deployment_failure(application: str) -> str | None:
     """Why Serve gave up on the application; None while it has not."""
-    from ray import serve
     from ray.serve.schema import ApplicationStatus
 
-    status = serve.status().applications.get(application)
+    status = _status(application)
     if status is None or status.status is not ApplicationStatus.DEPLOY_FAILED:
         return None
     return status.message or "Serve gave no reason"
 
 
-def _shut_down() -> None:
+def _is_running(application: str) -> bool:
+    from ray.serve.schema import ApplicationStatus
+
+    status = _status(application)
+    return status is not None and status.status is ApplicationStatus.RUNNING
+
+
+def _status(application: str) -> ApplicationStatusOverview | None:
+    from ray import serve
+
+    return serve.status().applications.get(application)
+
+
+async def _drain(application: str) -> None:
+    """Serve's own shutdown begins with its proxy, which cuts every stream. Let them end before, or say why they end."""
+    from ray.serve.handle import DeploymentHandle
+
+    router: DeploymentHandle[Any] = DeploymentHandle(ROUTER, application)
+    with suppress(Exception):
+        await asyncio.wait_for(router.broadcast("drain", GRACE).results_async(), GRACE + LAST_WORDS)
+
+
+def _shut_down(application: str) -> None:
     import ray
     from ray import serve
 
     watchdog = threading.Timer(SHUTDOWN_LIMIT, os._exit, args=(1,))
     watchdog.daemon = True
     watchdog.start()
+    # What still polls Serve's controller, on a loop that has ended by now, would report both as failures.
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     # Serve ends its controller by force, and a thread of Ray's prints that as a failure with infinite retries.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             if ray.is_initialized():
+                if _is_running(application):
+                    asyncio.run(_drain(application))
                 serve.shutdown()  # type: ignore[no-untyped-call]
         finally:
             ray.shutdown()

@@ -23,7 +23,7 @@ from serve_app.cli.check import complain
 from serve_app.cli.configfile import BadConfiguration, Configuration, load
 from serve_app.cli.engines import missing_models
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNFIT
-from serve_app.cli.launch import LaunchFailed, deployment_failure, prepare, running
+from serve_app.cli.launch import LaunchFailed, application_name, deployment_failure, prepare, running
 from serve_app.cli.preflight import check_port
 from serve_app.cli.signals import Stopped, stop_by_signal, stop_with_parent
 
@@ -79,7 +79,7 @@ def _serve(configuration: Configuration, console: Console) -> None:
     """Does not return, but is ended by ``Stopped`` or ``LaunchFailed``."""
     began = time.monotonic()
     url = ready.base_url(configuration.host, configuration.port)
-    application = str(configuration.document["applications"][0].get("name", "default"))
+    application = application_name(configuration)
     with console.status("starting Ray Serve") as status:
         try:
             with running(configuration):

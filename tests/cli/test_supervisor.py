@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -39,6 +41,16 @@ print("asked to stop", flush=True)
 signal.sigwait([signal.SIGUSR1])
 sys.exit(7)
 """
+
+
+#: The simulated phone takes many seconds for this answer.
+LONG_ANSWER = {
+    "model": "disco",
+    "stream": True,
+    "max_tokens": 2000,
+    "disco": {"pin": "device_only"},
+    "messages": [{"role": "user", "content": "bye"}],
+}
 
 
 @contextmanager
@@ -139,7 +151,7 @@ except Stopped:
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("send", "number", "code"), [(os.killpg, signal.SIGTERM, 0), (os.kill, signal.SIGKILL, -9)])
-def test_the_service_leaves_neither_a_process_nor_a_directory(
+def test_the_service_ends_its_streams_and_leaves_neither_a_process_nor_a_directory(
     send: Send, number: signal.Signals, code: int, unused_port: int
 ) -> None:
     run = "from serve_app.cli.main import app; app()"
@@ -151,8 +163,14 @@ def test_the_service_leaves_neither_a_process_nor_a_directory(
         (service,) = psutil.Process(process.pid).children()
         processes = [service.pid, *(child.pid for child in service.children(recursive=True))]
         assert len(processes) > 5
+        address = f"http://127.0.0.1:{unused_port}/v1/chat/completions"
         (directory,) = DIRECTORIES.glob(f"{directory_prefix(service.pid)}*")
-        send(process.pid, number)
+        with httpx.stream("POST", address, json=LONG_ANSWER, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            send(process.pid, number)
+            *_, last = (line for line in lines if line)
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
         assert process.wait(timeout=60) == code
         assert gone(*processes)
         assert not directory.exists()

@@ -240,7 +240,7 @@ def test_a_failed_start_keeps_its_logs_and_nothing_else(
 
     monkeypatch.setattr(launch, "DIRECTORIES", tmp_path)
     monkeypatch.setattr(launch, "_start", start)
-    monkeypatch.setattr(launch, "_shut_down", lambda: None)
+    monkeypatch.setattr(launch, "_shut_down", lambda _: None)
     with pytest.raises(LaunchFailed) as failed, launch.running(configuration, {}):
         pass
     assert [failed.value.logs] == list(tmp_path.iterdir())
