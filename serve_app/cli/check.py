@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -28,19 +30,31 @@ def complain(error: BadConfiguration) -> None:
 
 
 def describe(configuration: Configuration) -> RenderableType:
-    """A table of endpoints, then one line for everything else."""
-    lines = [
-        f"listens on   {configuration.host}:{configuration.port}",
-        *(f"model        {name}: {', '.join(_served_by(configuration, name))}" for name in configuration.app.models),
-        f"dispatch     {_dispatch(configuration)}",
-        f"migration    {configuration.live.migration.mode}, at most {configuration.live.migration.max_planned} planned",
-        f"reader       {_reader(configuration)}",
+    """What it is about, and then what holds for it; nothing is cut, however narrow the terminal."""
+    facts = [
+        *_endpoints(configuration),
+        ("listens on", f"{configuration.host}:{configuration.port}"),
+        *(("model", f"{name}: {', '.join(_served_by(configuration, name))}") for name in configuration.app.models),
+        ("dispatch", _dispatch(configuration)),
+        (
+            "migration",
+            f"{configuration.live.migration.mode}, at most {configuration.live.migration.max_planned} planned",
+        ),
+        ("reader", _reader(configuration)),
+        *(
+            (
+                "model file",
+                f"{m.name}: not here yet, {m.megabytes} MB; `disco up` fetches it, or `disco model fetch {m.name}`",
+            )
+            for m in missing_models(configuration.app)
+        ),
     ]
-    lines += [
-        f"model file   {m.name}: not here yet, {m.megabytes} MB; `disco up` fetches it, or `disco model fetch {m.name}`"
-        for m in missing_models(configuration.app)
-    ]
-    return Group(_endpoints(configuration), *(Text(line, overflow="fold") for line in lines))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", min_width=10, max_width=24)
+    grid.add_column(overflow="fold")
+    for name, fact in facts:
+        grid.add_row(Text(name), Text(fact))
+    return grid
 
 
 def regime(configuration: Configuration, costs: CostModel) -> tuple[Regime, str] | None:
@@ -62,30 +76,25 @@ def regime(configuration: Configuration, costs: CostModel) -> tuple[Regime, str]
     return regime_of(device, cloud), "by prices"
 
 
-def _endpoints(configuration: Configuration) -> Table:
+def _endpoints(configuration: Configuration) -> Iterator[tuple[str, str]]:
     app, costs = configuration.app, cost_model(configuration.app, configuration.live)
     shared = threads_per_engine(app.endpoints.values(), available_cores())
-    table = Table("endpoint", "engine", "slots", f"TTFT, {TYPICAL_PROMPT} tokens", "USD per 1e6 in, out")
     for name, endpoint in app.endpoints.items():
-        unit = costs.unit[name]
-        table.add_row(
-            f"{name}\n{endpoint.kind.value}",
-            "\n".join(_engine(endpoint, shared)),
-            f"{endpoint.slots}\n+ {endpoint.queue} queued",
-            f"{prior_profile(endpoint.engine).expected_ttft(TYPICAL_PROMPT):.2f} s expected",
-            f"{unit.prefill * 1e6:.4g}\n{unit.decode * 1e6:.4g}",
-        )
-    return table
+        unit, ttft = costs.unit[name], prior_profile(endpoint.engine).expected_ttft(TYPICAL_PROMPT)
+        yield name, f"{endpoint.kind.value} endpoint, {_engine(endpoint, shared)}"
+        yield "", f"slots: {endpoint.slots}, and {endpoint.queue} may wait"
+        yield "", f"first token after {ttft:.2f} s (expected for a prompt of {TYPICAL_PROMPT} tokens)"
+        yield "", f"USD per million tokens: {unit.prefill * 1e6:.4g} in, {unit.decode * 1e6:.4g} out"
 
 
-def _engine(endpoint: EndpointSettings, shared: int) -> list[str]:
-    lines = [describe_engine(endpoint.engine)]
-    if isinstance(endpoint.engine, ShapedEngineSettings):
-        lines.append(f"imitates {endpoint.engine.profile}")
+def _engine(endpoint: EndpointSettings, shared: int) -> str:
+    parts = [describe_engine(endpoint.engine)]
     engine = llama_settings(endpoint)
     if engine is not None:
-        lines.append(f"threads: {engine.threads or shared}")
-    return lines
+        parts.append(f"threads: {engine.threads or shared}")
+    if isinstance(endpoint.engine, ShapedEngineSettings):
+        parts.append(f"imitates {endpoint.engine.profile}")
+    return ", ".join(parts)
 
 
 def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:

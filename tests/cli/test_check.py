@@ -1,0 +1,44 @@
+"""What `disco check` prints: all of it, on a terminal of any width."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from serve_app.cli.check import describe
+from serve_app.cli.configfile import Configuration, load
+from serve_app.settings import AppSettings
+
+
+def page(configuration: Configuration, width: int) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(describe(configuration))
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture(params=["disco", "simulated", "many"])
+def configuration(request: pytest.FixtureRequest) -> Configuration:
+    if request.param != "many":
+        return load(request.param)
+    engine = {"type": "shaped", "profile": "openai-gpt-4-1106-preview", "engine": {"type": "simulated"}}
+    names = [f"endpoint-of-a-long-name-{number}" for number in range(12)]
+    endpoints = {name: {"kind": "cloud", "engine": engine} for name in names}
+    return replace(load("simulated"), app=AppSettings.model_validate({"endpoints": endpoints, "models": {"m": {}}}))
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_is_cut(configuration: Configuration, width: int) -> None:
+    narrow, wide = page(configuration, width), page(configuration, 2000)
+    assert max(map(len, narrow)) <= width < max(len(line.rstrip()) for line in wide)
+    assert "…" not in "".join(narrow)
+    # A long name may fold beside the fact it belongs to, so letters are counted and not their order.
+    assert sorted("".join("".join(narrow).split())) == sorted("".join("".join(wide).split()))
+
+
+def test_what_a_newcomer_looks_for_is_there() -> None:
+    text = "\n".join(page(load("simulated"), 80))
+    for fact in ("openai-gpt-4-1106-preview", "s23-gemma3-1b-q4", "127.0.0.1:8000", "device-constrained", "notional"):
+        assert fact in text
