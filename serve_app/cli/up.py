@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,6 +35,9 @@ QUIET = 10.0
 
 #: Seconds. The service is ready with its first warm endpoint; the others get this much longer before it is announced.
 GRACE = 10.0
+
+#: The command that belongs to the environment in which this runs.
+PROGRAM = Path(sys.executable).with_name("disco")
 
 #: Seconds. Loading a large model from a slow disk takes minutes.
 START_LIMIT = 600.0
@@ -148,7 +153,15 @@ def announce(configuration: Configuration, url: str, state: ready.Readiness, ela
         console.print(f"  [yellow]not ready yet:[/] {escape(name)}: {escape(reason)}", highlight=False)
     console.print("Try it, from another terminal:", highlight=False)
     console.out(curl(url, model), highlight=False)
-    console.print(f'or: disco chat --url {url} "Why is the sky blue?"', highlight=False, soft_wrap=True)
+    console.out(f'or: {disco()} chat --url {url} "Why is the sky blue?"', highlight=False)
+
+
+def disco(program: Path = PROGRAM) -> str:
+    """How to call `disco` from any directory. Its plain name does only where the PATH has this very one."""
+    found = shutil.which("disco")
+    if not program.exists() or (found is not None and program.samefile(found)):
+        return "disco"
+    return shlex.quote(str(program))
 
 
 def curl(url: str, model: str) -> str:

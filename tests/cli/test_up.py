@@ -26,7 +26,7 @@ from serve_app.cli.exits import FAILED, OK, UNFIT
 from serve_app.cli.launch import LaunchFailed, prepare, ray_cpus
 from serve_app.cli.ready import Readiness
 from serve_app.cli.signals import Stopped
-from serve_app.cli.up import GRACE, POLL, START_LIMIT, announce, curl, up, wait_until_ready
+from serve_app.cli.up import GRACE, POLL, START_LIMIT, announce, curl, disco, up, wait_until_ready
 from serve_app.settings import AppSettings
 
 URL = "http://127.0.0.1:8000"
@@ -159,7 +159,21 @@ def test_the_announcement_holds_the_curl_on_one_line_however_narrow_the_terminal
     assert any("not ready yet: phone: loading" in line for line in lines)
     (command,) = [line for line in lines if line.startswith("curl ")]
     assert words_of(command)[1]["model"] == model
-    assert f'or: disco chat --url {URL} "Why is the sky blue?"' in lines
+    assert f'or: {disco()} chat --url {URL} "Why is the sky blue?"' in lines
+
+
+def test_the_hint_names_a_command_that_works_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = tmp_path / "our bin" / "disco", tmp_path / "other" / "disco"
+    for program in (ours, other):
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ours.parent))
+    assert disco(ours) == "disco"
+    for path in (other.parent, tmp_path):
+        monkeypatch.setenv("PATH", str(path))
+        assert shlex.split(disco(ours)) == [str(ours)]
+    assert disco(tmp_path / "nowhere") == "disco"
 
 
 # --- ways to end ------------------------------------------------------------------------------------------------
