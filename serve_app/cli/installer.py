@@ -19,6 +19,7 @@ STEPS = (
     ("Building wheel", "building"),
     ("Building editable", "building this package"),
     ("Installing build dependencies", "preparing"),
+    ("Preparing metadata", "preparing"),
     ("Downloading", "downloading packages"),
     ("Collecting", "downloading packages"),
     ("Installing collected packages", "unpacking packages"),
@@ -28,7 +29,7 @@ STEPS = (
 def step_of(line: str) -> str | None:
     """The step that begins with this line; None if it begins none."""
     if "finished with status" in line:
-        return "installing"
+        return None
     for mark, step in STEPS:
         if mark in line:
             return step
@@ -40,7 +41,10 @@ def clock(seconds: float) -> str:
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a new line per step, and one every ``quiet`` seconds."""
+    """One line that is rewritten on a terminal; elsewhere a line per kind of step, and one every ``quiet`` seconds.
+
+    pip goes to and fro between steps, and a log that says so each time is no help.
+    """
 
     def __init__(self, out: TextIO, title: str, now: Callable[[], float] = time.monotonic, quiet: float = 30.0) -> None:
         self._out = out
@@ -51,13 +55,13 @@ class Progress:
         self._started = now()
         self._said = self._started
         self._step = "starting"
+        self._steps: set[str] = set()
         self._width = 0
 
     def step(self, step: str) -> None:
-        if step == self._step:
-            return
         self._step = step
-        if not self._terminal:
+        if not self._terminal and step not in self._steps:
+            self._steps.add(step)
             self._say()
 
     def tick(self) -> None:

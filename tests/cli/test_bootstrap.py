@@ -297,7 +297,8 @@ def test_an_interrupt_ends_the_installer_too(tmp_path: Path) -> None:
     ("line", "step"),
     [
         ("  Building wheel for llama-cpp-python (pyproject.toml): started", "compiling llama.cpp, 5-7 minutes, once"),
-        ("  Building wheel for llama-cpp-python (pyproject.toml): finished with status 'done'", "installing"),
+        ("  Building wheel for llama-cpp-python (pyproject.toml): finished with status 'done'", None),
+        ("  Preparing metadata (pyproject.toml): started", "preparing"),
         ("  Building wheel for other (setup.py): started", "building"),
         ("Collecting numpy>=1.26", "downloading packages"),
         ("Requirement already satisfied: numpy", None),
@@ -337,10 +338,10 @@ def test_on_a_terminal_one_line_is_rewritten_whole() -> None:
     assert last.endswith("\n")
 
 
-def test_without_a_terminal_a_line_appears_per_step_and_now_and_then() -> None:
+def test_without_a_terminal_a_line_appears_per_kind_of_step_and_now_and_then() -> None:
     out, clock = io.StringIO(), Clock()
     progress = Progress(out, "installing", clock, quiet=30.0)
-    for clock.time, step in ((1.0, "a"), (2.0, "a"), (65.0, "b"), (94.0, "b"), (95.0, "b")):
+    for clock.time, step in ((1.0, "a"), (2.0, "a"), (65.0, "b"), (66.0, "a"), (67.0, "b"), (94.0, "b"), (95.0, "b")):
         progress.step(step)
         progress.tick()
     progress.done("done")
