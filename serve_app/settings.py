@@ -62,7 +62,9 @@ class LlamaCppEngineSettings(Settings):
 
     type: Literal["llama_cpp"] = "llama_cpp"
     model: str = Field(default="smollm2-135m-instruct", description="A known model's name, or the path of a GGUF file.")
-    context_length: int = Field(default=2048, ge=64, description="Tokens per stream, prompt plus answer.")
+    context_length: int = Field(
+        default=2048, ge=64, description="Tokens per stream, prompt plus answer; at most what the model was trained on."
+    )
     n_batch: int = Field(default=64, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
     threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
 

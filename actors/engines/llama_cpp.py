@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.engines.base import EngineInfo
+from actors.engines.gguf import beyond_training
 from actors.engines.llama_decoder import Decoder, Job, Output, Started
 from actors.engines.llama_sampler import Sampler
 from actors.engines.llama_vocab import Detokenizer, Vocabulary
@@ -159,7 +160,10 @@ class LlamaCppEngine:
         model = api.llama_model_load_from_file(str(path).encode(), model_params)
         if not model:
             raise EndpointUnavailable(f"engine.model: llama.cpp cannot load {path.name}; is it a whole GGUF file?")
-        context_length = min(self._settings.context_length, api.llama_model_n_ctx_train(model))
+        context_length = self._settings.context_length
+        if problem := beyond_training(context_length, api.llama_model_n_ctx_train(model)):
+            api.llama_model_free(model)
+            raise EndpointUnavailable(problem)
         context = api.llama_init_from_model(model, self._context_params(api, context_length))
         if not context:
             api.llama_model_free(model)

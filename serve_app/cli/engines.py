@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.engines.gguf import beyond_training, trained_context
 from actors.engines.models import KNOWN, resolve
 from actors.engines.profiles import load_profile
 from serve_app.settings import (
@@ -42,14 +43,23 @@ def engine_problems(app: AppSettings) -> list[str]:
             except ValueError as error:
                 problems.append(f"{path}{error}")
         engine = bare(endpoint.engine)
-        if isinstance(engine, LlamaCppEngineSettings) and engine.model not in KNOWN:
-            try:
-                resolve(engine.model)
-            except FileNotFoundError as error:
-                problems.append(f"{inner}{error}")
+        if isinstance(engine, LlamaCppEngineSettings):
+            problems += [f"{inner}{problem}" for problem in _model_problems(engine)]
         if isinstance(engine, ReplayEngineSettings) and not Path(engine.path).expanduser().is_file():
             problems.append(f"{inner}engine.path: there is no such file; give the path of a JSONL recording")
     return problems
+
+
+def _model_problems(engine: LlamaCppEngineSettings) -> list[str]:
+    """A known model that is not in the cache is no problem: it is fetched."""
+    try:
+        trained = trained_context(resolve(engine.model))
+    except FileNotFoundError as error:
+        return [] if engine.model in KNOWN else [str(error)]
+    except ValueError as error:
+        return [str(error)]
+    problem = None if trained is None else beyond_training(engine.context_length, trained)
+    return [] if problem is None else [problem]
 
 
 def missing_models(app: AppSettings) -> tuple[MissingModel, ...]:

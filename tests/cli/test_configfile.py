@@ -12,10 +12,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from actors.engines.models import KNOWN, cache_directory
 from serve_app.auth import is_loopback
 from serve_app.cli.configfile import BadConfiguration, load, shipped
 from serve_app.cli.exits import BAD_INPUT
 from serve_app.cli.main import app
+from tests.support.gguf import write_model
 from tests.support.local_service import CONFIGS
 
 Change = Callable[[dict[str, Any]], object]
@@ -320,6 +322,42 @@ def test_the_command_says_one_line_per_problem(tmp_path: Path) -> None:
     first, *lines = result.stderr.splitlines()
     assert first == f"{path} cannot be used"
     assert [line.partition(": ")[0] for line in lines] == [f"  {USER}.policy.budget", f"  {USER}.policy.bugdet"]
+
+
+def with_model(model: str, context_length: int) -> str:
+    document = simulated()
+    engine = {"type": "llama_cpp", "model": model, "context_length": context_length}
+    cloud(document).update(engine=engine)
+    application(document)["args"]["endpoints"]["phone"]["engine"] = IMITATED_LLAMA | {"engine": engine}
+    return yaml.safe_dump(document)
+
+
+def test_more_context_than_the_model_was_trained_on_is_refused(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "small.gguf", trained=512))
+    path = tmp_path / "good.yaml"
+    path.write_text(with_model(model, 512))
+    assert load(str(path)).app.endpoints.keys() == {"cloud", "phone"}
+    plain, imitated = problems(tmp_path, with_model(model, 99_999_999))
+    assert plain.startswith(f"{ARGS}.endpoints.cloud.engine.context_length: 99999999 tokens are more than the 512 ")
+    assert imitated.startswith(f"{ARGS}.endpoints.phone.engine.engine.context_length: ")
+    assert plain.endswith("set at most 512")
+
+
+def test_a_known_model_is_judged_once_it_is_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    path = tmp_path / "it.yaml"
+    path.write_text(with_model("smollm2-135m-instruct", 9000))
+    assert load(str(path))
+    cache_directory().mkdir(parents=True)
+    write_model(cache_directory() / KNOWN["smollm2-135m-instruct"].filename, trained=8192)
+    assert len(problems(tmp_path, path.read_text())) == 2
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    problem, _ = problems(tmp_path, with_model(str(tmp_path / "notes.txt"), 512))
+    assert problem.startswith(f"{ARGS}.endpoints.cloud.engine.model: notes.txt cannot be read as a GGUF file")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])

@@ -596,6 +596,12 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path):
         asyncio.run(engine.start())
 
 
+def test_more_context_than_the_model_was_trained_on_is_refused(smollm2: Path):
+    engine = LlamaCppEngine(LlamaCppEngineSettings(model=str(smollm2), context_length=99_999_999), 1, 1)
+    with pytest.raises(EndpointUnavailable, match=r"engine\.context_length: 99999999 .* set at most 8192"):
+        asyncio.run(engine.start())
+
+
 def test_a_missing_file_comes_with_the_remedy(tmp_path: Path):
     engine = LlamaCppEngine(LlamaCppEngineSettings(model=str(tmp_path / "none.gguf")), 1, 1)
     with pytest.raises(EndpointUnavailable, match=r"engine\.model.*disco model fetch"):
