@@ -71,7 +71,7 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [
         ("TTFT", _seconds(report.get("ttft_s"))),
         ("TBT p99", _seconds(report.get("tbt_p99_s"))),
-        ("delayed tokens", _word(report.get("delay_num"))),
+        ("delay_num", _word(report.get("delay_num"))),
         ("QoE", _number(report.get("qoe"), ".3f")),
         ("cost", _total(report)),
         (

@@ -22,7 +22,7 @@ def gaps(times: Sequence[float]) -> list[float]:
 
 
 def delay_num(arrivals: Sequence[float], rate: float, after: int) -> int:
-    """Tokens from index ``after`` on that arrive later than the reader wants them."""
+    """The number of tokens from index ``after`` on, the migration's, that arrive later than the reader wants them."""
     return sum(arrival > arrivals[0] + i / rate for i, arrival in enumerate(arrivals) if i >= after)
 
 

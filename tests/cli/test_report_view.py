@@ -98,7 +98,7 @@ def test_what_imitates_and_what_nobody_is_billed_is_called_so(stayed: dict[str, 
 def test_measurements(stayed: dict[str, Any]) -> None:
     assert fact(stayed, "TTFT") == f"{stayed['ttft_s']:.2f} s"
     assert fact(stayed, "TBT p99") == f"{stayed['tbt_p99_s']:.2f} s"
-    assert fact(stayed, "delayed tokens") == str(stayed["delay_num"])
+    assert fact(stayed, "delay_num") == str(stayed["delay_num"])
     assert fact(stayed, "QoE") == f"{stayed['qoe']:.3f}"
     counted, estimated = stayed["prompt_tokens"], stayed["prompt_tokens_estimated"]
     assert counted != estimated
