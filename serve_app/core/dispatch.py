@@ -1,4 +1,4 @@
-"""Dispatch policies over one cloud endpoint and one device: who starts, and whether the other side joins."""
+"""From a schedule to endpoints: who starts for one request, and whether the other side joins."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serve_app.core.model import DispatchPlan, EndpointId, Launch
-from serve_app.core.threshold import LengthThreshold
-from serve_app.core.wait_time import WaitTable
+from serve_app.core.schedule import NEVER, Start
 
 
 class Policy(Protocol):
     """``u`` is uniform in [0, 1) and the only randomness a policy may use."""
 
     def decide(self, prompt_tokens: int, u: float) -> DispatchPlan: ...
+
+
+class Starter(Protocol):
+    """A schedule, asked about one request. It answers as its ``delays`` would."""
+
+    def start(self, prompt_tokens: int, u: float) -> Start: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +34,24 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitTime:
-    """DiSCo-D (paper 4): the server starts at once, the device after w(l)."""
+class Scheduled:
+    """One cloud endpoint and one device start when the schedule says so. ``rule``: what it goes by, for reports."""
 
     cloud: EndpointId
     device: EndpointId
-    waits: WaitTable
-    budget: float
-
-    def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:  # noqa: ARG002 - the protocol's signature
-        wait = self.waits.wait(prompt_tokens)
-        start = f"hedge after {wait:.2f} s" if wait > 0 else "race"
-        reason = f"{start}: w(l) for l={prompt_tokens} under b={self.budget:g}"
-        return DispatchPlan((Launch(self.cloud), Launch(self.device, wait)), "disco-d", reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """DiSCo-S (paper 5): short prompts on the device alone, long ones on both sides at once."""
-
-    cloud: EndpointId
-    device: EndpointId
-    fit: LengthThreshold
+    schedule: Starter
+    name: str
+    rule: str
     budget: float
 
     def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:
-        where = f"l={prompt_tokens}, l_th={self.fit.threshold:g} under b={self.budget:g}"
-        if self.fit.uses_server(prompt_tokens, u):
-            launches: tuple[Launch, ...] = (Launch(self.device), Launch(self.cloud))
-            return DispatchPlan(launches, "disco-s", f"race: {where}")
-        return DispatchPlan((Launch(self.device),), "disco-s", f"device alone: {where}")
+        server, device = self.schedule.start(prompt_tokens, u)
+        first, second, delay = (self.cloud, self.device, device) if server == 0 else (self.device, self.cloud, server)
+        launches: tuple[Launch, ...] = (Launch(first),)
+        if delay == NEVER:
+            how = "cloud alone" if server == 0 else "device alone"
+        else:
+            launches = (Launch(first), Launch(second, delay))
+            how = f"hedge after {delay:.2f} s" if delay else "race"
+        reason = f"{how}: {self.rule} for l={prompt_tokens} under b={self.budget:g}"
+        return DispatchPlan(launches, self.name, reason)

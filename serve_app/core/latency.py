@@ -4,9 +4,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from serve_app.core.cuts import even_cuts
+from serve_app.core.schedule import NEVER
+
+#: Waits that a fit tries for every length, at most.
+MOST_WAITS: Final = 208
+
+
+class Waits(NamedTuple):
+    """Waits worth trying, in seconds, from ``NEVER`` down to 0.
+
+    costs: probability that the device starts, ascending from 0 to 1. For the k-th smallest of n samples it is
+        1 - k/(n+1): so often the next answer takes longer. 1 - k/n holds for these samples alone.
+    """
+
+    seconds: NDArray[np.float64]
+    costs: NDArray[np.float64]
+
+
+class ServerTtft(Protocol):
+    """What a fit needs to know of a server's time to first token T, a distribution F seen in ``size`` samples."""
+
+    @property
+    def size(self) -> int: ...
+
+    def quantile(self, q: float) -> float:
+        """F^-1(q): the smallest sample x with F(x) >= q."""
+        ...
+
+    def answered(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probability that the next answer takes at most x: k/(n+1) if k of n samples do."""
+        ...
+
+    def mean_excess(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """E[(T - x)+], seconds, for finite x."""
+        ...
+
+    def waits(self) -> Waits: ...
 
 
 class EmpiricalTtft:
@@ -24,6 +63,26 @@ class EmpiricalTtft:
         rank = math.ceil(q * self.samples.size - 1e-9)
         return float(self.samples[min(max(rank, 1), self.samples.size) - 1])
 
+    def answered(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probability that the next answer takes at most x: k/(n+1) if k of n samples do."""
+        return np.searchsorted(self.samples, x, side="right") / (self.samples.size + 1)
+
+    def mean_excess(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """E[(T - x)+], seconds, for finite x."""
+        sums = np.append(np.cumsum(self.samples[::-1])[::-1], 0.0)
+        shorter = np.searchsorted(self.samples, x, side="right")
+        excess: NDArray[np.float64] = sums[shorter] - (self.samples.size - shorter) * x
+        return np.maximum(excess, 0.0) / self.samples.size
+
+    def waits(self) -> Waits:
+        """Of more samples than can be tried, as many for equal shares of F as for equal shares of the mean."""
+        ranks = np.arange(1, self.samples.size + 1)
+        if self.samples.size > MOST_WAITS - 2:
+            # Until the next sample: the last one before a gap is worth waiting for, not the first one after it.
+            lived = self.mean - self.mean_excess(np.append(self.samples[1:], self.samples[-1]))
+            ranks = 1 + even_cuts(self.mean * ranks / ranks.size + lived, MOST_WAITS - 2)
+        return waits_of(self.samples[ranks - 1], ranks, self.samples.size)
+
     def cdf(self, x: float) -> float:
         return float(np.searchsorted(self.samples, x, side="right")) / self.samples.size
 
@@ -32,8 +91,18 @@ class EmpiricalTtft:
         return 1.0 - self.cdf(x)
 
     @property
+    def size(self) -> int:
+        return self.samples.size
+
+    @property
     def mean(self) -> float:
         return float(self.samples.mean())
+
+
+def waits_of(seconds: NDArray[np.float64], ranks: NDArray[np.int64], size: int) -> Waits:
+    """``seconds``: samples of these ``ranks`` among ``size``, ascending."""
+    costs = 1 - ranks[::-1] / (size + 1)
+    return Waits(np.concatenate([[NEVER], seconds[::-1], [0.0]]), np.concatenate([[0.0], costs, [1.0]]))
 
 
 @dataclass(frozen=True, slots=True)

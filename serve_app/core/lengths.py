@@ -5,9 +5,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from serve_app.core.cuts import even_cuts
+
+#: Samples up to this length are counted in a table with a cell per length, which is faster than sorting them.
+LONGEST_COUNTED: Final = 1 << 16
+
+
+class Strata(NamedTuple):
+    """Neighbouring lengths taken together, ascending; one entry per stratum."""
+
+    longest: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    #: Sum of p(l) l: what a stratum adds to E[l].
+    tokens: NDArray[np.float64]
+    #: Mean length, tokens.
+    mean: NDArray[np.float64]
 
 
 class LengthDistribution:
@@ -24,15 +41,38 @@ class LengthDistribution:
             raise ValueError("probabilities: none may be negative, and together they must be 1")
 
     @classmethod
-    def of_samples(cls, samples: Sequence[int]) -> LengthDistribution:
+    def of_samples(cls, samples: Sequence[int] | NDArray[np.int64]) -> LengthDistribution:
         """Every sample equally likely."""
-        lengths, counts = np.unique(np.asarray(samples, dtype=np.int64), return_counts=True)
-        return cls(lengths, counts / counts.sum())
+        given = np.asarray(samples, dtype=np.int64)
+        if not given.size or given.min() < 1 or given.max() > LONGEST_COUNTED:
+            lengths, counts = np.unique(given, return_counts=True)
+        else:
+            table = np.bincount(given)
+            lengths = np.flatnonzero(table)
+            counts = table[lengths]
+        return cls(lengths, counts / given.size)
 
     @property
     def mean(self) -> float:
         """E[l], tokens."""
         return float(self.lengths @ self.probabilities)
+
+    def strata(self, most: int) -> Strata:
+        """At most ``most`` groups, cut evenly by requests and by the logarithm of l, as the ratio of two lengths tells
+        how much dearer one is. Lengths that never occur are left out."""
+        lengths, probabilities = self.lengths, self.probabilities
+        if not probabilities.all():
+            occur = np.flatnonzero(probabilities)
+            lengths, probabilities = lengths[occur], probabilities[occur]
+        tokens = lengths * probabilities
+        if lengths.size <= most:
+            return Strata(lengths, probabilities, tokens, lengths.astype(np.float64))
+        ratios = np.log(lengths / lengths[0])
+        ends = even_cuts(np.cumsum(probabilities) + ratios / ratios[-1], most)
+        starts = np.append(0, ends[:-1] + 1)
+        share = np.add.reduceat(probabilities, starts)
+        weight = np.add.reduceat(tokens, starts)
+        return Strata(lengths[ends], share, weight, weight / share)
 
 
 class OutputLengths:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serve_app.core.cost import CostModel, Regime, mean_unit_cost, regime_of
-from serve_app.core.dispatch import Alone, Policy, Threshold, WaitTime
+from serve_app.core.dispatch import Alone, Policy, Scheduled
 from serve_app.core.estimates import Estimates
 from serve_app.core.latency import LatencyProfile
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, EndpointKind, Launch
@@ -113,8 +113,9 @@ class Planner:
         prompts, budget = self.estimates.prompts, self.config.budget
         if self.constrained_kind is EndpointKind.DEVICE:
             waits = fit_waits(self.estimates.ttfts(cloud), prompts, budget, self.config.tail_share)
-            return WaitTime(cloud, device, waits, budget)
-        return Threshold(cloud, device, fit_threshold(prompts, budget), budget)
+            return Scheduled(cloud, device, waits, "disco-d", "w(l)", budget)
+        fit = fit_threshold(prompts, budget)
+        return Scheduled(cloud, device, fit, "disco-s", f"l_th={fit.threshold:g}", budget)
 
     def _static(self, eligible: Sequence[EndpointInfo], *, affordable: bool) -> DispatchPlan:
         """Without estimates: the first endpoint of the unconstrained side; the other side's as well if affordable."""

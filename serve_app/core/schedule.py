@@ -22,6 +22,13 @@ class Delays(NamedTuple):
     device: NDArray[np.float64]
 
 
+class Start(NamedTuple):
+    """The delays of one request."""
+
+    server: float
+    device: float
+
+
 class Schedule(Protocol):
     """What a policy decided for every prompt length."""
 

@@ -6,22 +6,29 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serve_app.core.lengths import LengthDistribution
+from serve_app.core.schedule import NEVER, Delays, Start
 
 
 @dataclass(frozen=True, slots=True)
 class LengthThreshold:
-    """``threshold``: l_th in tokens, infinite when no length fits whole. From ``boundary`` up to l_th the server takes
-    part with probability ``share`` (rho)."""
+    """The device always starts at once. ``threshold``: l_th in tokens, infinite when no length fits whole; from there
+    on the server starts as well. From ``boundary`` up to l_th it does with probability ``share`` (rho)."""
 
     threshold: float
     boundary: int
     share: float
 
-    def uses_server(self, prompt_tokens: int, u: float) -> bool:
-        """``u``: uniform in [0, 1)."""
-        return prompt_tokens >= self.threshold or (prompt_tokens >= self.boundary and u < self.share)
+    def delays(self, prompt_tokens: NDArray[np.int64], u: NDArray[np.float64]) -> Delays:
+        chance = (prompt_tokens >= self.boundary) & (u < self.share)
+        server = np.where((prompt_tokens >= self.threshold) | chance, 0.0, NEVER)
+        return Delays(server, np.zeros(server.size))
+
+    def start(self, prompt_tokens: int, u: float) -> Start:
+        used = prompt_tokens >= self.threshold or (prompt_tokens >= self.boundary and u < self.share)
+        return Start(0.0 if used else NEVER, 0.0)
 
 
 def fit_threshold(lengths: LengthDistribution, budget: float) -> LengthThreshold:

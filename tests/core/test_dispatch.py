@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core.dispatch import Alone, Policy, Threshold, WaitTime
+from serve_app.core.baselines import DEVICE_ONLY, RACE, SERVER_ONLY, Fixed, stochastic
+from serve_app.core.dispatch import Alone, Policy, Scheduled
 from serve_app.core.latency import EmpiricalTtft
 from serve_app.core.lengths import LengthDistribution
-from serve_app.core.model import DispatchPlan, Launch
+from serve_app.core.model import DispatchPlan, EndpointKind, Launch
 from serve_app.core.threshold import fit_threshold
 from serve_app.core.wait_time import fit_waits
 
@@ -15,12 +16,21 @@ TTFT = EmpiricalTtft([0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 3.0, 8.0])
 LENGTHS = LengthDistribution([10, 20, 40, 80], [0.4, 0.3, 0.2, 0.1])
 
 
-def hedging(budget: float) -> WaitTime:
-    return WaitTime("cloud", "phone", fit_waits(TTFT, LENGTHS, budget, tail_share=0.1), budget)
+def scheduled(schedule: Fixed) -> Scheduled:
+    return Scheduled("cloud", "phone", schedule, "fixed", "always", 0.25)
 
 
-def splitting(budget: float) -> Threshold:
-    return Threshold("cloud", "phone", fit_threshold(LENGTHS, budget), budget)
+def hedging(budget: float) -> Scheduled:
+    return Scheduled("cloud", "phone", fit_waits(TTFT, LENGTHS, budget, 0.1), "disco-d", "w(l)", budget)
+
+
+def splitting(budget: float) -> Scheduled:
+    return Scheduled("cloud", "phone", fit_threshold(LENGTHS, budget), "disco-s", "l_th", budget)
+
+
+def gambling(budget: float) -> Scheduled:
+    schedule = stochastic(EndpointKind.CLOUD, budget, concurrent=True)
+    return Scheduled("cloud", "phone", schedule, "stoch-s", "chance", budget)
 
 
 def test_alone() -> None:
@@ -28,39 +38,33 @@ def test_alone() -> None:
     assert plan == DispatchPlan((Launch("cloud"),), "cloud-only", "the policy says so")
 
 
-def test_a_hedge_starts_the_device_after_its_wait() -> None:
-    assert hedging(0.3).decide(20, 0.5) == DispatchPlan(
-        (Launch("cloud"), Launch("phone", 1.0)), "disco-d", "hedge after 1.00 s: w(l) for l=20 under b=0.3"
-    )
-
-
-def test_a_wait_of_zero_is_a_race() -> None:
-    assert hedging(0.3).decide(10, 0.5) == DispatchPlan(
-        (Launch("cloud"), Launch("phone")), "disco-d", "race: w(l) for l=10 under b=0.3"
-    )
-
-
 @pytest.mark.parametrize(
-    ("prompt", "u", "races"), [(80, 0.9, True), (40, 0.1, True), (40, 0.9, False), (10, 0.0, False)]
+    ("schedule", "launches", "how"),
+    [
+        (SERVER_ONLY, (Launch("cloud"),), "cloud alone"),
+        (DEVICE_ONLY, (Launch("phone"),), "device alone"),
+        (RACE, (Launch("cloud"), Launch("phone")), "race"),
+        (Fixed(0.0, 1.25), (Launch("cloud"), Launch("phone", 1.25)), "hedge after 1.25 s"),
+        (Fixed(0.5, 0.0), (Launch("phone"), Launch("cloud", 0.5)), "hedge after 0.50 s"),
+    ],
 )
-def test_a_threshold_adds_the_server_to_long_prompts(prompt: int, u: float, races: bool) -> None:
-    plan = splitting(0.4).decide(prompt, u)
-    where = f"l={prompt}, l_th=80 under b=0.4"
-    if races:
-        assert plan == DispatchPlan((Launch("phone"), Launch("cloud")), "disco-s", f"race: {where}")
-    else:
-        assert plan == DispatchPlan((Launch("phone"),), "disco-s", f"device alone: {where}")
+def test_delays_become_launches(schedule: Fixed, launches: tuple[Launch, ...], how: str) -> None:
+    plan = scheduled(schedule).decide(20, 0.5)
+    assert plan == DispatchPlan(launches, "fixed", f"{how}: always for l=20 under b=0.25")
 
 
-def test_an_infinite_threshold_reads_well() -> None:
-    assert splitting(0.0).decide(80, 0.0).reason == "device alone: l=80, l_th=inf under b=0"
+def test_the_papers_waits() -> None:
+    assert hedging(0.3).decide(20, 0.5).launches == (Launch("cloud"), Launch("phone", 1.0))
+    assert hedging(0.3).decide(10, 0.5).launches == (Launch("cloud"), Launch("phone"))
 
 
-@settings(deadline=None)
+def test_the_papers_threshold() -> None:
+    drawn = [(80, 0.9), (40, 0.1), (40, 0.9), (10, 0.0)]
+    assert [len(splitting(0.4).decide(prompt, u).launches) for prompt, u in drawn] == [2, 2, 1, 1]
+
+
 @given(
-    st.one_of(
-        st.floats(0, 1).map(hedging), st.floats(0, 1).map(splitting), st.just(Alone("phone", "device-only", "why"))
-    ),
+    st.one_of(st.floats(0, 1).map(hedging), st.floats(0, 1).map(splitting), st.floats(0, 1).map(gambling)),
     st.integers(1, 5000),
     st.floats(0, 1, exclude_max=True),
 )

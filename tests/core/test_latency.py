@@ -44,6 +44,22 @@ def test_quantile_inverts_the_distribution(samples: list[float], q: float) -> No
 
 
 @settings(deadline=None)
+@given(st.lists(seconds, min_size=1, max_size=60), st.lists(seconds, min_size=1, max_size=20))
+def test_means_and_chances_by_their_definitions(samples: list[float], points: list[float]) -> None:
+    ttft = EmpiricalTtft(samples)
+    excess = [np.mean([max(0.0, sample - x) for sample in samples]) for x in points]
+    assert ttft.mean_excess(np.array(points)) == pytest.approx(excess, abs=1e-9)
+    chances = [sum(sample <= x for sample in samples) / (ttft.size + 1) for x in points]
+    assert ttft.answered(np.array(points)).tolist() == chances
+
+
+def test_few_samples_are_all_worth_waiting_for() -> None:
+    waits = EmpiricalTtft([3.0, 1.0, 2.0]).waits()
+    assert waits.seconds.tolist() == [math.inf, 3.0, 2.0, 1.0, 0.0]
+    assert waits.costs.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@settings(deadline=None)
 @given(st.lists(seconds, min_size=1, max_size=60), st.floats(0, 1), st.floats(0, 1))
 def test_quantile_is_monotone(samples: list[float], p: float, q: float) -> None:
     ttft = EmpiricalTtft(samples)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.core.lengths import LengthDistribution, OutputLengths, exponential_quantiles
+from serve_app.core.lengths import LONGEST_COUNTED, LengthDistribution, OutputLengths, exponential_quantiles
 
 prompts = st.lists(st.integers(1, 4000), min_size=1, max_size=80)
 outputs = st.lists(st.integers(0, 2000), min_size=1, max_size=80)
@@ -24,6 +24,36 @@ def test_every_sample_counts_the_same(samples: list[int]) -> None:
     assert distribution.mean == pytest.approx(np.mean(samples))
     assert distribution.probabilities.sum() == pytest.approx(1.0)
     assert distribution.lengths.tolist() == sorted(set(samples))
+
+
+def test_very_long_prompts_are_counted_too() -> None:
+    distribution = LengthDistribution.of_samples([LONGEST_COUNTED + 1, 5, 5, 7])
+    assert distribution.lengths.tolist() == [5, 7, LONGEST_COUNTED + 1]
+    assert distribution.probabilities.tolist() == [0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("samples", [[], [0, 5], [-3, 5]])
+def test_impossible_samples_are_refused(samples: list[int]) -> None:
+    with pytest.raises(ValueError, match="lengths"):
+        LengthDistribution.of_samples(samples)
+
+
+def test_few_lengths_are_strata_of_their_own() -> None:
+    strata = LengthDistribution([10, 20, 40], [0.5, 0.0, 0.5]).strata(2)
+    assert [column.tolist() for column in strata] == [[10, 40], [0.5, 0.5], [5.0, 20.0], [10.0, 40.0]]
+
+
+@settings(deadline=None)
+@given(prompts, st.integers(2, 12))
+def test_strata_add_up_to_the_distribution(samples: list[int], most: int) -> None:
+    distribution = LengthDistribution.of_samples(samples)
+    longest, probabilities, tokens, mean = distribution.strata(most)
+    assert longest.size <= most
+    assert longest[-1] == max(samples)
+    rows = np.searchsorted(longest, distribution.lengths)
+    assert np.bincount(rows, distribution.probabilities) == pytest.approx(probabilities)
+    assert np.bincount(rows, distribution.probabilities * distribution.lengths) == pytest.approx(tokens)
+    assert mean * probabilities == pytest.approx(tokens)
 
 
 @pytest.mark.parametrize(

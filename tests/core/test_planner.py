@@ -77,7 +77,7 @@ def test_server_constrained_sends_short_prompts_to_the_device_and_races_long_one
     planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
     short, long = plan(planner, prompt_tokens=5), plan(planner, prompt_tokens=3000)
     assert (short.policy, names(short)) == ("disco-s", ["phone"])
-    assert (long.policy, names(long)) == ("disco-s", ["laptop", "cloud"])
+    assert (long.policy, names(long)) == ("disco-s", ["cloud", "laptop"])
     assert all(launch.delay == 0 for launch in long.launches)
     assert "under b=0.5" in short.reason
 
@@ -138,7 +138,7 @@ def test_latency_does_not_move_the_constrained_side() -> None:
     before = planner.constrained_kind
     for _ in range(60):
         planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 60, 0.01, "far"))
-    assert names(plan(planner, prompt_tokens=3000)) == ["laptop", "far"]
+    assert names(plan(planner, prompt_tokens=3000)) == ["far", "laptop"]
     assert planner.constrained_kind is before is EndpointKind.CLOUD
 
 
@@ -202,11 +202,11 @@ def test_waits_follow_a_cloud_that_was_believed_to_be_a_line() -> None:
 
 def test_the_threshold_follows_the_prompts() -> None:
     planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
-    assert names(plan(planner, prompt_tokens=400)) == ["laptop", "cloud"]
+    assert names(plan(planner, prompt_tokens=400)) == ["cloud", "laptop"]
     for length in range(1000, 2000, 10):
         planner.estimates.observe(Observation(Seen.PROMPT, length))
     assert names(plan(planner, prompt_tokens=400, now=60.0)) == ["laptop"]
-    assert names(plan(planner, prompt_tokens=1990, now=60.0)) == ["laptop", "cloud"]
+    assert names(plan(planner, prompt_tokens=1990, now=60.0)) == ["cloud", "laptop"]
 
 
 def test_a_few_prompts_leave_room_for_the_guess() -> None:

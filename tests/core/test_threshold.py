@@ -4,15 +4,22 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.lengths import LengthDistribution
+from serve_app.core.schedule import NEVER
 from serve_app.core.threshold import LengthThreshold, fit_threshold
+from tests.support.plans import DISTRIBUTIONS
 
 LENGTHS = LengthDistribution([10, 20, 40, 80], [0.4, 0.3, 0.2, 0.1])
 
-distributions = st.lists(st.integers(1, 2000), min_size=1, max_size=60).map(LengthDistribution.of_samples)
+
+def uses_server(fit: LengthThreshold, prompt_tokens: int, u: float) -> bool:
+    start = fit.start(prompt_tokens, u)
+    assert start.device == 0
+    assert start.server in (0, NEVER)
+    return start.server == 0
 
 
 def server_probability(fit: LengthThreshold, length: int) -> float:
@@ -55,21 +62,20 @@ def test_exponential_prompts(budget: float, u: float) -> None:
 
 def test_the_server_takes_part_from_the_threshold_on_and_by_chance_below() -> None:
     fit = fit_threshold(LENGTHS, 0.4)
-    assert fit.uses_server(80, 0.999)
-    assert fit.uses_server(5000, 0.999)
-    assert fit.uses_server(40, 0.299)
-    assert not fit.uses_server(40, 0.301)
-    assert fit.uses_server(60, 0.299)
-    assert not fit.uses_server(39, 0.0)
+    assert uses_server(fit, 80, 0.999)
+    assert uses_server(fit, 5000, 0.999)
+    assert uses_server(fit, 40, 0.299)
+    assert not uses_server(fit, 40, 0.301)
+    assert uses_server(fit, 60, 0.299)
+    assert not uses_server(fit, 39, 0.0)
 
 
 def test_without_a_budget_no_prompt_reaches_the_server() -> None:
     fit = fit_threshold(LENGTHS, 0.0)
-    assert not any(fit.uses_server(length, 0.0) for length in (10, 80, 10**9))
+    assert not any(uses_server(fit, length, 0.0) for length in (10, 80, 10**9))
 
 
-@settings(deadline=None)
-@given(distributions, st.data(), st.sampled_from([1 - 5e-13, 1.0]))
+@given(DISTRIBUTIONS, st.data(), st.sampled_from([1 - 5e-13, 1.0]))
 def test_a_budget_that_just_pays_for_the_longest_prompts(
     lengths: LengthDistribution, data: st.DataObject, rounded: float
 ) -> None:
@@ -80,29 +86,26 @@ def test_a_budget_that_just_pays_for_the_longest_prompts(
     assert 0 <= fit.share <= 1e-9
 
 
-@settings(deadline=None)
-@given(distributions, st.floats(0, 1))
+@given(DISTRIBUTIONS, st.floats(0, 1))
 def test_the_expected_spend_is_the_budget(lengths: LengthDistribution, budget: float) -> None:
     fit = fit_threshold(lengths, budget)
     assert 0 <= fit.share <= 1
     assert expected_spend(fit, lengths) == pytest.approx(budget * lengths.mean, rel=1e-6, abs=1e-6)
 
 
-@settings(deadline=None)
-@given(distributions, st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.tuples(*[st.integers(1, 3000)] * 2))
+@given(DISTRIBUTIONS, st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.tuples(*[st.integers(1, 3000)] * 2))
 def test_longer_prompts_are_preferred(
     lengths: LengthDistribution, budget: float, u: float, pair: tuple[int, int]
 ) -> None:
     fit = fit_threshold(lengths, budget)
     shorter, longer = sorted(pair)
-    assert fit.uses_server(longer, u) or not fit.uses_server(shorter, u)
+    assert uses_server(fit, longer, u) or not uses_server(fit, shorter, u)
 
 
-@settings(deadline=None)
-@given(distributions, st.integers(0, 2**32 - 1))
+@given(DISTRIBUTIONS, st.integers(0, 2**32 - 1))
 def test_what_is_drawn_agrees_with_the_share(lengths: LengthDistribution, seed: int) -> None:
     fit = fit_threshold(lengths, 0.5)
     draws = np.random.default_rng(seed).random(200)
     for length in lengths.lengths.tolist():
-        used = sum(fit.uses_server(length, float(u)) for u in draws)
+        used = sum(uses_server(fit, length, float(u)) for u in draws)
         assert used == sum(u < server_probability(fit, length) for u in draws)

@@ -1,30 +1,26 @@
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.latency import EmpiricalTtft, LinearTtft
 from serve_app.core.lengths import LengthDistribution
 from serve_app.core.wait_time import WaitTable, fit_waits
+from tests.support.plans import DISTRIBUTIONS, SHARES, TTFTS, device_spend
 
 TTFT = EmpiricalTtft([0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 3.0, 8.0])
 LENGTHS = LengthDistribution([10, 20, 40, 80], [0.4, 0.3, 0.2, 0.1])
 
-ttfts = st.lists(st.floats(0.01, 60), min_size=1, max_size=60).map(EmpiricalTtft)
-distributions = st.lists(st.integers(1, 2000), min_size=1, max_size=60).map(LengthDistribution.of_samples)
-shares = st.floats(0, 1)
 
-
-def expected_spend(table: WaitTable, ttft: EmpiricalTtft, lengths: LengthDistribution) -> float:
-    """E[I_d(l) l]: the device prefills iff T_s > w(l)."""
-    starts = np.array([ttft.survival(table.wait(int(length))) for length in lengths.lengths])
-    return float((lengths.probabilities * lengths.lengths) @ starts)
+def waits(table: WaitTable, lengths: Iterable[int]) -> list[float]:
+    return [table.start(length, 0.5).device for length in lengths]
 
 
 @pytest.mark.parametrize(
-    ("budget", "waits", "spend"),
+    ("budget", "expected", "spend"),
     [
         (0.3, [0.0, 1.0, 3.0, 3.0], 7.4),
         (0.12, [1.5, 3.0, 3.0, 3.0], 3.0),
@@ -34,26 +30,26 @@ def expected_spend(table: WaitTable, ttft: EmpiricalTtft, lengths: LengthDistrib
         (1.0, [0.0, 0.0, 0.0, 0.0], 26.0),
     ],
 )
-def test_worked_example(budget: float, waits: list[float], spend: float) -> None:
+def test_worked_example(budget: float, expected: list[float], spend: float) -> None:
     table = fit_waits(TTFT, LENGTHS, budget, tail_share=0.1)
-    assert [table.wait(length) for length in (10, 20, 40, 80)] == waits
-    assert expected_spend(table, TTFT, LENGTHS) == pytest.approx(spend)
+    assert waits(table, (10, 20, 40, 80)) == expected
+    assert device_spend(table, TTFT, LENGTHS) == pytest.approx(spend)
     assert spend <= budget * LENGTHS.mean + 1e-9
 
 
 def test_unseen_lengths_wait_like_the_next_longer_one() -> None:
     table = fit_waits(TTFT, LENGTHS, 0.3, tail_share=0.1)
-    assert [table.wait(length) for length in (1, 11, 39, 81, 5000)] == [0.0, 1.0, 3.0, 3.0, 3.0]
+    assert waits(table, (1, 11, 39, 81, 5000)) == [0.0, 1.0, 3.0, 3.0, 3.0]
 
 
 def test_an_unseen_long_prompt_waits_for_the_tail_even_if_every_seen_one_races() -> None:
     table = fit_waits(TTFT, LENGTHS, 1.0, tail_share=0.1)
-    assert (table.wait(80), table.wait(81)) == (0.0, 3.0)
+    assert waits(table, (80, 81)) == [0.0, 3.0]
 
 
 def test_without_a_budget_the_device_never_starts() -> None:
     table = fit_waits(TTFT, LENGTHS, 0.0, tail_share=0.05)
-    assert expected_spend(table, TTFT, LENGTHS) == 0.0
+    assert device_spend(table, TTFT, LENGTHS) == 0.0
 
 
 def test_rounding_lets_nobody_wait_beyond_the_tail() -> None:
@@ -65,33 +61,29 @@ def test_rounding_lets_nobody_wait_beyond_the_tail() -> None:
         assert table.waits[1] <= table.tail == 3.0
 
 
-@settings(deadline=None)
-@given(ttfts, distributions)
+@given(TTFTS, DISTRIBUTIONS)
 def test_a_budget_for_everything_makes_every_request_a_race(ttft: EmpiricalTtft, lengths: LengthDistribution) -> None:
     assert not fit_waits(ttft, lengths, 1.0, tail_share=0.0).waits.any()
 
 
-@settings(deadline=None)
-@given(ttfts, distributions, shares, shares)
+@given(TTFTS, DISTRIBUTIONS, SHARES, SHARES)
 def test_the_expected_spend_stays_within_the_budget(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budget: float, tail_share: float
 ) -> None:
     table = fit_waits(ttft, lengths, budget, tail_share)
-    assert expected_spend(table, ttft, lengths) <= budget * lengths.mean * (1 + 1e-6) + 1e-6
+    assert device_spend(table, ttft, lengths) <= budget * lengths.mean * (1 + 1e-6) + 1e-6
 
 
-@settings(deadline=None)
-@given(ttfts, distributions, shares, shares)
+@given(TTFTS, DISTRIBUTIONS, SHARES, SHARES)
 def test_longer_prompts_never_wait_less(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budget: float, tail_share: float
 ) -> None:
     table = fit_waits(ttft, lengths, budget, tail_share)
-    waits = [table.wait(length) for length in range(1, int(lengths.lengths[-1]) + 2)]
-    assert waits == sorted(waits)
+    found = waits(table, range(1, int(lengths.lengths[-1]) + 2))
+    assert found == sorted(found)
 
 
-@settings(deadline=None)
-@given(ttfts, distributions, st.tuples(shares, shares), shares)
+@given(TTFTS, DISTRIBUTIONS, st.tuples(SHARES, SHARES), SHARES)
 def test_a_larger_budget_never_waits_longer(
     ttft: EmpiricalTtft, lengths: LengthDistribution, budgets: tuple[float, float], tail_share: float
 ) -> None:
@@ -100,8 +92,7 @@ def test_a_larger_budget_never_waits_longer(
     assert large.tail <= small.tail
 
 
-@settings(deadline=None)
-@given(ttfts, distributions, shares, shares, st.floats(0, 0.1), st.floats(0, 5), st.integers(1, 3000), st.data())
+@given(TTFTS, DISTRIBUTIONS, SHARES, SHARES, st.floats(0, 0.1), st.floats(0, 5), st.integers(1, 3000), st.data())
 def test_no_request_is_slower_than_the_tail_wait_plus_the_device(
     ttft: EmpiricalTtft,
     lengths: LengthDistribution,
@@ -115,6 +106,6 @@ def test_no_request_is_slower_than_the_tail_wait_plus_the_device(
     device = LinearTtft(slope, intercept)
     table = fit_waits(ttft, lengths, budget, tail_share)
     server = data.draw(st.sampled_from(ttft.samples.tolist()))
-    wait = table.wait(prompt)
+    wait = table.start(prompt, 0.5).device
     first_token = min(server, wait + device.predict(prompt)) if server > wait else server
     assert first_token <= table.tail + device.predict(prompt)
