@@ -8,8 +8,10 @@ It stops when its standard input ends; see ``supervisor``.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -173,6 +175,15 @@ def curl(url: str, model: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
+    supervisor = os.getppid()
+    code = _main(arguments)
+    if os.getppid() != supervisor:
+        # Nobody waits for the exit code, or would end what a start that was broken off may have left.
+        os.killpg(0, signal.SIGKILL)
+    return code
+
+
+def _main(arguments: Sequence[str]) -> int:
     # Ray reads its switches when it is imported, which reading a configuration already does.
     prepare()
     name, *port = arguments

@@ -104,6 +104,25 @@ def test_a_supervisor_that_is_killed_takes_the_service_along() -> None:
         assert said(process) == "", "nobody is left who could write"
 
 
+def test_a_service_without_a_supervisor_leaves_nothing_of_a_start_that_was_broken_off() -> None:
+    script = """
+import os, subprocess, sys
+from serve_app.cli import up
+def service(_):
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+    while os.read(0, 1):
+        pass
+    return 0
+up._main = service
+sys.exit(up.main([]))
+"""
+    with started("-c", SUPERVISOR, script) as process:
+        assert said(process) == "supervisor"
+        left = int(said(process))
+        process.kill()
+        assert gone(left)
+
+
 def test_nothing_is_left_of_a_service_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "DIRECTORIES", tmp_path)
     other = tmp_path / "disco-logs-1"
