@@ -21,43 +21,43 @@ class Curve:
         return float(np.interp(share, self.share, self.mean))
 
 
-def best_waits(server: Floats, prompts: Floats, answers: Floats) -> Curve:
+def best_waits(server: Floats, prompts: Floats, answers: Floats, chance: Floats) -> Curve:
     """The in-sample optimum of waits w(l): what F, known exactly, allows (device-constrained).
 
-    ``server``: judged T_s, sorted. ``prompts``: equally likely lengths, ``answers``: T_d of each. Only the values of
-    F are worth waiting for: between two of them, waiting longer costs time and spares nothing.
+    ``server``: judged T_s, sorted. ``prompts``: lengths, with the probability and T_d of each. Only the values of F are
+    worth waiting for: between two of them, waiting longer costs time and spares nothing.
     """
-    lengths, first, counts = np.unique(prompts, return_index=True, return_counts=True)
     size = server.size
     waits = np.concatenate([[0.0], server])
     sums = np.concatenate([[0.0], np.cumsum(server)])
-    due = waits[:, None] + answers[first][None, :]
+    due = waits[:, None] + answers[None, :]
     earlier = np.searchsorted(server, due.ravel(), side="right").reshape(due.shape)
     means = (sums[earlier] + (size - earlier) * due) / size
     later = (size - np.searchsorted(server, waits, side="right")) / size
     # A wait of 0 is a race, which the device enters whatever T_s is.
     later[0] = 1.0
     segments = [
-        _hull(later[::-1] * length, means[::-1, column]) * count
-        for column, (length, count) in enumerate(zip(lengths, counts, strict=True))
+        _hull(later[::-1] * length, means[::-1, column]) * share
+        for column, (length, share) in enumerate(zip(prompts, chance, strict=True))
     ]
-    return _curve(np.concatenate(segments), float(server.mean()), prompts)
+    return _curve(np.concatenate(segments), float(server.mean()), float(prompts @ chance))
 
 
-def best_share(server: Floats, prompts: Floats, answers: Floats) -> Curve:
+def best_share(server: Floats, prompts: Floats, answers: Floats, chance: Floats) -> Curve:
     """The in-sample optimum of racing the server for some lengths: by expected gain per token (server-constrained)."""
     sums = np.concatenate([[0.0], np.cumsum(server)])
     earlier = np.searchsorted(server, answers)
     gains = (earlier * answers - sums[earlier]) / server.size
-    return _curve(np.stack([prompts, -gains], axis=1), float(answers.mean()), prompts)
+    segments = np.stack([prompts, -gains], axis=1) * chance[:, None]
+    return _curve(segments, float(answers @ chance), float(prompts @ chance))
 
 
-def clairvoyant(cheap: Floats, dear: Floats, prompts: Floats) -> Curve:
+def clairvoyant(cheap: Floats, dear: Floats, prompts: Floats, chance: Floats) -> Curve:
     """The oracle: sees each request's two answers, row by row (T_s) and column by column (l), and picks the best."""
-    gain = np.maximum(cheap - dear, 0.0)
-    cost = np.broadcast_to(prompts, gain.shape)
+    gain = np.maximum(cheap - dear, 0.0) * chance
+    cost = np.broadcast_to(prompts * chance, gain.shape)
     segments = np.stack([cost.ravel(), -gain.ravel()], axis=1) / gain.shape[0]
-    return _curve(segments, float(cheap.mean()), prompts)
+    return _curve(segments, float(cheap.mean(axis=0) @ chance), float(prompts @ chance))
 
 
 def _hull(cost: Floats, mean: Floats) -> Floats:
@@ -80,10 +80,10 @@ def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[
     return (middle[1] - first[1]) * run >= rise * (middle[0] - first[0])
 
 
-def _curve(segments: Floats, start: float, prompts: Floats) -> Curve:
-    """Best segments first. Their tokens and seconds are sums over the lengths."""
+def _curve(segments: Floats, start: float, tokens: float) -> Curve:
+    """Best segments first. ``tokens``: E[l]; ``start``: the mean of the cheap side alone."""
     useful = segments[(segments[:, 1] < 0) & (segments[:, 0] > 0)]
     useful = useful[np.argsort(useful[:, 1] / useful[:, 0], kind="stable")]
-    share = np.concatenate([[0.0], np.cumsum(useful[:, 0]) / prompts.sum()])
-    mean = np.concatenate([[start], start + np.cumsum(useful[:, 1]) / prompts.size])
+    share = np.concatenate([[0.0], np.cumsum(useful[:, 0]) / tokens])
+    mean = np.concatenate([[start], start + np.cumsum(useful[:, 1])])
     return Curve(share, mean)

@@ -1,13 +1,14 @@
 """One split of one row of the evaluation: policies are fitted on one half of what was measured, judged on the other.
 
-Every judged T_s meets every judged length once, so that all policies face the same draws and the baselines are exact
-expectations instead of samples.
+Every judged T_s meets every judged length, as often as that length is likely, so that all policies face the same draws
+and the baselines are exact expectations instead of samples.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,11 @@ from serve_app.core.lengths import LengthDistribution
 from serve_app.core.schedule import Schedule
 from serve_app.sim.bounds import Curve, Floats, best_share, best_waits, clairvoyant
 from serve_app.sim.requests import Requests
-from serve_app.sim.vector import Replay, quantiles, replay
+from serve_app.sim.vector import replay
 
-#: Prompt lengths of the judged half: the middles of as many equal slices of it.
-LENGTHS = 128
-TAIL = 0.99
+#: Prompt lengths that are told apart in the judged half, at most: groups with equal shares of requests and tokens.
+LENGTHS: Final = 64
+TAIL: Final = 0.99
 
 
 class Reading(StrEnum):
@@ -43,8 +44,9 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Seconds, and the share of prompt tokens that the constrained side prefilled."""
+    """Seconds, and the share of prompt tokens that the constrained side prefilled. ttft: T_s by length, row by row."""
 
+    ttft: Floats
     mean: float
     p99: float
     spent: float
@@ -58,44 +60,54 @@ class Bench:
         self.rows = rng.permutation(ttft.size)
         half = ttft.size // 2
         shuffled = rng.permutation(prompts)
-        known, unseen = shuffled[: prompts.size // 2], np.sort(shuffled[prompts.size // 2 :])
-        self.knowledge = Knowledge(
-            EmpiricalTtft(ttft[self.rows[:half]]), LengthDistribution.of_samples(known.tolist()), device
-        )
+        known, unseen = np.split(shuffled, [prompts.size // 2])
+        self.knowledge = Knowledge(EmpiricalTtft(ttft[self.rows[:half]]), LengthDistribution.of_samples(known), device)
         self.regime = regime
         self.device = device
         order = np.argsort(ttft[self.rows[half:]], kind="stable")
         #: Which measurements are judged, ascending in T_s.
         self.judged = self.rows[half:][order]
         self.server = ttft[self.judged]
-        self.prompts = unseen[((np.arange(LENGTHS) + 0.5) / LENGTHS * unseen.size).astype(np.int64)]
-        answers = device.slope * self.prompts + device.intercept
-        shape = (self.server.size, LENGTHS)
+        strata = LengthDistribution.of_samples(unseen).strata(LENGTHS)
+        self.prompts = np.rint(strata.mean).astype(np.int64)
+        #: Probability of each length.
+        self.chance = strata.probabilities
+        answers: Floats = device.slope * self.prompts.astype(np.float64) + device.intercept
+        shape = (self.server.size, self.prompts.size)
         server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(answers, shape)
-        self.cheap, self.dear = (server, phone) if regime is Regime.DEVICE_CONSTRAINED else (phone, server)
-        strata = (np.arange(self.server.size) + 0.5) / self.server.size
-        u = rng.permuted(np.broadcast_to(strata[:, None], shape), axis=0)
+        #: TTFTs of the two sides alone, by T_s and length.
+        self.cheap: Floats = server if regime is Regime.DEVICE_CONSTRAINED else phone
+        self.dear: Floats = phone if regime is Regime.DEVICE_CONSTRAINED else server
+        evenly = (np.arange(self.server.size) + 0.5) / self.server.size
+        u = rng.permuted(np.broadcast_to(evenly[:, None], shape), axis=0)
         self.requests = Requests(
             np.broadcast_to(self.prompts, shape).ravel(), np.ones(u.size, dtype=np.int64), server.ravel(), u.ravel()
         )
         lengths = self.prompts.astype(np.float64)
         bound = best_waits if regime is Regime.DEVICE_CONSTRAINED else best_share
-        self.optimum: Curve = bound(self.server, lengths, answers)
-        self.oracle: Curve = clairvoyant(self.cheap, self.dear, lengths)
+        self.optimum: Curve = bound(self.server, lengths, answers, self.chance)
+        self.oracle: Curve = clairvoyant(self.cheap, self.dear, lengths, self.chance)
+        self._equal = np.ones(self.server.size)
         self._stochastic = {
-            Reading.EXCLUSIVE: _Mixture(self.cheap, self.dear),
-            Reading.CONCURRENT: _Mixture(self.cheap, np.minimum(self.cheap, self.dear)),
+            Reading.EXCLUSIVE: _Mixture(self.cheap, self.dear, self.chance),
+            Reading.CONCURRENT: _Mixture(self.cheap, np.minimum(self.cheap, self.dear), self.chance),
         }
 
-    def replay(self, schedule: Schedule) -> Replay:
-        """In the order T_s by length, ascending in both."""
-        return replay(self.requests, schedule.delays(self.requests.prompt_tokens, self.requests.u), self.device)
-
     def play(self, schedule: Schedule) -> Played:
-        played = self.replay(schedule)
-        spent = self.requests.prompt_tokens @ played.started(self.regime) / self.requests.prompt_tokens.sum()
-        mean = float(played.ttft.mean())
-        return Played(mean, quantiles(played.ttft, (TAIL,))[0], float(spent))
+        requests = self.requests
+        played = replay(requests, schedule.delays(requests.prompt_tokens, requests.u), self.device)
+        ttft = played.ttft.reshape(self.cheap.shape)
+        tokens = self.prompts * self.chance
+        spent = played.started(self.regime).reshape(ttft.shape).mean(axis=0) @ tokens / tokens.sum()
+        p99 = self.p99(ttft, self._equal[None])[0]
+        return Played(ttft, float(ttft.mean(axis=0) @ self.chance), p99, float(spent))
+
+    def p99(self, ttft: Floats, weights: Floats) -> list[float]:
+        """Of TTFTs by T_s and length, for each row of ``weights``, which weighs the judged T_s."""
+        values = ttft.ravel()
+        order = np.argsort(values)
+        row, chance = order // self.prompts.size, self.chance[order % self.prompts.size]
+        return [float(values[order[_reach(weight[row] * chance, TAIL)]]) for weight in weights]
 
     def stochastic_mean(self, reading: Reading, share: float) -> float:
         """Of the random baseline that spends ``share``: every request is chosen with this probability."""
@@ -105,28 +117,24 @@ class Bench:
         """``weights``: of each judged T_s; equal if not given."""
         return self._stochastic[reading].quantile(TAIL, share, weights)
 
-    def p99(self, ttft: Floats, weights: Floats) -> float:
-        """Of replayed TTFTs, with the judged T_s weighted."""
-        order = np.argsort(ttft)
-        return float(ttft[order][_reach(weights[order // LENGTHS], TAIL)])
-
 
 class _Mixture:
     """One of two outcomes for each cell (T_s by length), the second one with a given probability."""
 
-    def __init__(self, usual: Floats, chosen: Floats) -> None:
+    def __init__(self, usual: Floats, chosen: Floats, chance: Floats) -> None:
         values = np.concatenate([usual.ravel(), chosen.ravel()])
         order = np.argsort(values)
         self._values = values[order]
         self._chosen = order >= usual.size
         self._row = (order % usual.size) // usual.shape[1]
-        self._means = float(usual.mean()), float(chosen.mean())
+        self._chance = chance[order % usual.shape[1]]
+        self._means = float(usual.mean(axis=0) @ chance), float(chosen.mean(axis=0) @ chance)
 
     def mean(self, share: float) -> float:
         return (1 - share) * self._means[0] + share * self._means[1]
 
     def quantile(self, q: float, share: float, weights: Floats | None) -> float:
-        mass = np.where(self._chosen, share, 1 - share)
+        mass = np.where(self._chosen, share, 1 - share) * self._chance
         if weights is not None:
             mass = mass * weights[self._row]
         return float(self._values[_reach(mass, q)])

@@ -1,0 +1,56 @@
+"""``--suite paper``: the paper's evaluation, on public traces."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.core.cost import Regime
+from serve_app.sim.ablation import Saving, ablate
+from serve_app.sim.rows import Case, Row, play_case
+from serve_app.sim.shipped import PAPER_DEVICES, paper_device
+from serve_app.sim.traces import LengthTrace, ServiceTrace
+
+#: Seconds of a device's TTFT beyond prefill and first decode step: what phones showed, and none.
+OVERHEADS: Final = (0.0, 0.15, 0.3, 0.7)
+#: The overhead at which migration is looked at, and requests per row there.
+MIGRATION_OVERHEAD, MIGRATION_REQUESTS = 0.3, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    rows: list[Row]
+    savings: list[Saving]
+
+
+def cases(services: Sequence[ServiceTrace], prompts: Sequence[LengthTrace]) -> list[Case]:
+    return [
+        Case(service, paper_device(name, overhead), overhead, lengths, regime)
+        for service in services
+        for name in PAPER_DEVICES
+        for overhead in OVERHEADS
+        for lengths in prompts
+        for regime in Regime
+    ]
+
+
+def run(chosen: Sequence[Case], splits: int, jobs: int, progress: Callable[[int], None] = lambda _: None) -> Results:
+    """Every case in ``jobs`` processes. ``progress`` is told how many are done."""
+    results = Results([], [])
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        futures = [pool.submit(_one, case, splits) for case in chosen]
+        for done, future in enumerate(futures, 1):
+            rows, savings = future.result()
+            results.rows.extend(rows)
+            results.savings.extend(savings)
+            progress(done)
+    return results
+
+
+def _one(case: Case, splits: int) -> tuple[list[Row], list[Saving]]:
+    savings = ablate(case, MIGRATION_REQUESTS) if case.overhead == MIGRATION_OVERHEAD else []
+    return play_case(case, splits), savings
