@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from serve_app.core.cuts import even_cuts
 from serve_app.core.latency import MOST_WAITS, Waits, waits_of
 
-#: Bits of the mantissa that tell buckets apart: each is at most 1/256 of its value wide.
-_KEPT: Final = 8
+#: Bits of the mantissa that tell buckets apart: each is at most 1/128 of its value wide.
+_KEPT: Final = 7
 _SHIFT: Final = 52 - _KEPT
 #: The bits of 2**-10: TTFTs below a millisecond share one bucket.
 _SHORTEST: Final = int(np.array(2.0**-10).view(np.int64))

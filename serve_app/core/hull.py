@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Height above an edge that counts as none, relative to the gain.
-FLAT: Final = 3e-5
+FLAT: Final = 1e-4
 
 Choice = TypeVar("Choice", np.int64, np.float64)
 

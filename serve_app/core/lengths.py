@@ -30,9 +30,12 @@ class Strata(NamedTuple):
 class LengthDistribution:
     """Prompt lengths l with their probabilities p(l), ascending."""
 
+    lengths: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
     def __init__(self, lengths: ArrayLike, probabilities: ArrayLike) -> None:
-        self.lengths: NDArray[np.int64] = np.asarray(lengths, dtype=np.int64)
-        self.probabilities: NDArray[np.float64] = np.asarray(probabilities, dtype=np.float64)
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.probabilities = np.asarray(probabilities, dtype=np.float64)
         if not self.lengths.size or self.lengths.shape != self.probabilities.shape:
             raise ValueError("lengths: as many lengths as probabilities are needed, and at least one")
         if self.lengths[0] < 1 or (np.diff(self.lengths) <= 0).any():
@@ -44,13 +47,18 @@ class LengthDistribution:
     def of_samples(cls, samples: Sequence[int] | NDArray[np.int64]) -> LengthDistribution:
         """Every sample equally likely."""
         given = np.asarray(samples, dtype=np.int64)
-        if not given.size or given.min() < 1 or given.max() > LONGEST_COUNTED:
-            lengths, counts = np.unique(given, return_counts=True)
+        if not given.size or given.min() < 1:
+            raise ValueError("lengths: at least one sample is needed, and every sample must be positive")
+        # What was counted needs no further checks.
+        distribution = cls.__new__(cls)
+        if given.max() > LONGEST_COUNTED:
+            distribution.lengths, counts = np.unique(given, return_counts=True)
         else:
             table = np.bincount(given)
-            lengths = np.flatnonzero(table)
-            counts = table[lengths]
-        return cls(lengths, counts / given.size)
+            distribution.lengths = np.flatnonzero(table)
+            counts = table[distribution.lengths]
+        distribution.probabilities = counts / given.size
+        return distribution
 
     @property
     def mean(self) -> float:

@@ -11,7 +11,7 @@ from serve_app.core.buckets import BucketedTtft
 from serve_app.core.latency import MOST_WAITS, EmpiricalTtft
 
 #: No bucket is wider than this, relative to its values.
-WIDTH = 1 / 256
+WIDTH = 1 / 128
 
 samples = st.lists(st.one_of(st.floats(0, 1e-3), st.floats(0.01, 100), st.floats(0, 1e9)), min_size=1, max_size=60)
 points = st.lists(st.floats(0, 200), min_size=1, max_size=20).map(np.array)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -104,6 +104,8 @@ def test_no_other_choice_of_lengths_gains_more(
 
 
 @given(TTFTS, DISTRIBUTIONS, DEVICES, SHARES)
+@example(EmpiricalTtft(EXPONENTIAL[::20]), LENGTHS, LinearTtft(0.0, 10.0), 0.995)
+@example(EmpiricalTtft(EXPONENTIAL[::20]), LENGTHS, LinearTtft(0.01, 2.0), 0.999)
 def test_the_guard_holds_or_the_longest_race(
     ttft: EmpiricalTtft, lengths: LengthDistribution, device: LinearTtft, budget: float
 ) -> None:
@@ -112,7 +114,7 @@ def test_the_guard_holds_or_the_longest_race(
     slow = device.slope * lengths.lengths + device.intercept > target
     answered = float(ttft.answered(np.array([target]))[0])
     held = lengths.probabilities[slow] @ (1 - shares[slow] * answered) <= TAIL + 1e-9
-    useful = device.slope * lengths.lengths + device.intercept >= ttft.samples[0]
+    useful = device.slope * lengths.lengths + device.intercept > ttft.samples[0]
     assert held or shares == pytest.approx(np.where(useful, paper_shares(lengths, budget), 0.0), abs=1e-6)
 
 

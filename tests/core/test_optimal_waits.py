@@ -41,7 +41,7 @@ def test_a_budget_between_two_waits_is_spent_on_both(budget: float, patient: flo
 
 
 def test_waits_that_are_not_on_the_hull_are_not_used() -> None:
-    # Waiting for the third answer costs 2/5 and saves .125 s, a race costs 1 and saves .75 s: better seldom and at once.
+    # Waiting for the third answer costs 2/5 and saves .125 s; a race costs 1 and saves .75 s: better seldom, at once.
     ttft = EmpiricalTtft([1.0, 1.0, 1.0, 2.0])
     table = fit_optimal_waits(ttft, ONE_LENGTH, LinearTtft(0.0, 0.5), 0.4)
     assert table.eager is not None
