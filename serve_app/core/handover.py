@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from serve_app.core.latency import LatencyProfile, LinearTtft
 from serve_app.core.migration import HANDOVER_QUANTILE, MigrationMode, handover_seconds
+
+
+class Decode(NamedTuple):
+    """What counts against a budget besides prompts: the constrained side decodes ``owned`` tokens of an answer that it
+    began, and answers have ``answer`` tokens."""
+
+    owned: float
+    answer: float
+
+
+#: The paper's budget, which knows prompts only (section 3).
+PROMPTS_ONLY: Final = Decode(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

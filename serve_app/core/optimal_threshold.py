@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from serve_app.core.handover import PROMPTS_ONLY, Decode
 from serve_app.core.hull import Plan, edge_at
 from serve_app.core.latency import LinearTtft, ServerTtft
 from serve_app.core.lengths import LengthDistribution, Strata
 from serve_app.core.schedule import NEVER, Delays, Start
 
 #: Groups of prompt lengths that get shares of their own.
-MOST_STRATA: Final = 192
+MOST_STRATA: Final = 128
 #: The guarded quantile of TTFT is 1 - TAIL, and stays below GUARD times that of a random choice with the same budget.
 TAIL: Final = 0.01
 GUARD: Final = 0.95
@@ -44,23 +45,32 @@ class RaceTable:
 
 
 def fit_optimal_threshold(
-    ttft: ServerTtft, lengths: LengthDistribution, device: LinearTtft, budget: float, *, tail_guard: bool = True
+    ttft: ServerTtft,
+    lengths: LengthDistribution,
+    device: LinearTtft,
+    budget: float,
+    decode: Decode = PROMPTS_ONLY,
+    *,
+    tail_guard: bool = True,
 ) -> RaceTable:
     """Race the server for the lengths with the largest E[(T_d(l) - T_s)+] per token, while p(l) l fits into b E[l].
 
+    ``decode``: with the tokens that the server decodes where it wins, and answers, on their sides of that budget.
     ``tail_guard``: but race as many slow requests as it takes for the predicted P99 to be below ``GUARD`` times that of
     the same budget spent at random. Where no choice of lengths can do that, the longest race, as in DiSCo-S.
     """
     strata = lengths.strata(MOST_STRATA)
-    limit = budget * lengths.mean
+    limit = budget * (lengths.mean + decode.answer)
     answers = device.slope * strata.mean + device.intercept
+    each = strata.mean + decode.owned * ttft.answered(answers) if decode.owned else strata.mean
+    spent = strata.probabilities * each
     gains = _gains(ttft, answers)
     if not tail_guard:
-        return RaceTable(strata.longest, _fill(gains / strata.mean, strata.tokens, limit))
-    guard = _guard(ttft, strata, answers, budget)
+        return RaceTable(strata.longest, _fill(gains / each, spent, limit))
+    guard = _guard(ttft, strata, answers, min(1.0, limit / float(spent.sum())))
 
     def best(price: float) -> Plan[np.float64]:
-        shares = _fill((gains - price * guard.slow) / strata.mean, strata.tokens, limit)
+        shares = _fill((gains - price * guard.slow) / each, spent, limit)
         raced = strata.probabilities * shares
         return Plan(float(raced @ guard.slow), float(raced @ gains), shares)
 
@@ -69,7 +79,7 @@ def fit_optimal_threshold(
         return RaceTable(strata.longest, fastest.choice)
     safest = best(-_ABOVE_ALL * float(gains.max()))
     if safest.cost < guard.needed:
-        return RaceTable(strata.longest, _fill(np.where(gains > 0, strata.mean, 0.0), strata.tokens, limit))
+        return RaceTable(strata.longest, _fill(np.where(gains > 0, strata.mean, 0.0), spent, limit))
     edge = edge_at(guard.needed, fastest, safest, best)
     return RaceTable(strata.longest, edge.below.choice + edge.share * (edge.above.choice - edge.below.choice))
 
