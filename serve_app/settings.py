@@ -6,12 +6,15 @@ Units: seconds, tokens, tokens per second, joules, USD. Every model forbids unkn
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr, model_validator
 
 from serve_app.core.model import EndpointKind
+from serve_app.server_url import ServerUrl
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -69,6 +72,83 @@ class LlamaCppEngineSettings(Settings):
     threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
 
 
+#: Fields of a request that the engine itself fills in.
+OWN_FIELDS = frozenset(
+    {"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens"}
+    | {"temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stop", "n", "echo"}
+    | {"continue_final_message", "add_generation_prompt", "return_token_ids"}
+)
+OmittedField = Literal["temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stream_options"]
+
+
+class OpenAIHttpEngineSettings(Settings):
+    """A server with OpenAI's HTTP API: a commercial service, vLLM, llama-server, Ollama, LM Studio."""
+
+    type: Literal["openai_http"] = "openai_http"
+    base_url: str = Field(description="Up to and including the version, such as https://api.openai.com/v1.")
+    model: str = Field(min_length=1, description="The server's name for it.")
+    api_key_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Z_][A-Z0-9_]*$",
+        description="Name of the environment variable that holds the key, where the replica runs.",
+    )
+    plaintext_key: bool = Field(default=False, description="The key may travel over http:// beyond this machine.")
+    context_length: int = Field(default=8192, ge=16, description="Tokens, where the server does not tell.")
+    continues_by: Literal["probe", "ids", "completion", "prefill", "prefix", "trailing", "no"] = Field(
+        default="probe",
+        description="How it carries on a given beginning of an answer. ids: /tokenize and return_token_ids, as vLLM; "
+        "completion: chat_template and /completions; the rest by a last assistant message, with "
+        "continue_final_message (prefill), with `prefix: true` in it (prefix), or by itself (trailing).",
+    )
+    trims_prefill: bool = Field(
+        default=False, description="The server drops or refuses white space at the end of that message. Probed too."
+    )
+    chat_template: str | None = Field(
+        default=None, description="Path of a Jinja file: prompts are rendered here and go to /completions."
+    )
+    eos_token: str = Field(default="", description="What the template calls eos_token. BOS is the server's to add.")
+    vocabulary: Name | None = Field(
+        default=None, description="By ids: endpoints that name the same one exchange token ids. None: nobody does."
+    )
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    omit: tuple[OmittedField, ...] = Field(default=(), description="Fields that the server refuses; never sent.")
+    extra_body: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Further fields of every generation request."
+    )
+    connect_seconds: Seconds = 5.0
+    first_token_seconds: Seconds = Field(default=30.0, description="From the request on, retries included.")
+    idle_seconds: Seconds = Field(default=10.0, description="Longest wait for a further token.")
+    retries: int = Field(default=2, ge=0, le=5, description="Before the first token, and where a retry may help.")
+    retry_seconds: Amount = Field(default=5.0, description="Longest Retry-After that is waited for.")
+    warm_up: bool = Field(default=True, description="Generate one token before the endpoint counts as ready.")
+    prior: Name | None = Field(default=None, description="A profile to believe in until answers were measured.")
+
+    @model_validator(mode="after")
+    def _sound(self) -> OpenAIHttpEngineSettings:
+        url = ServerUrl.parse(self.base_url)
+        if self.api_key_env and not (url.encrypted or url.is_loopback or self.plaintext_key):
+            raise ValueError(
+                "api_key_env: over http:// the key would travel in clear; use https://, or say "
+                "`plaintext_key: true` on a network of your own"
+            )
+        if self.continues_by == "completion" and self.chat_template is None:
+            raise ValueError("chat_template: continues_by: completion needs one; give the path of a Jinja file")
+        if own := sorted(OWN_FIELDS & set(self.extra_body)):
+            raise ValueError(f"extra_body: the engine fills in {', '.join(own)} itself; remove them")
+        return self
+
+    def api_key(self, environment: Mapping[str, str] = os.environ) -> SecretStr | None:
+        """None where no key is configured. Raises ValueError where it is configured and not there, or unusable."""
+        if self.api_key_env is None:
+            return None
+        key = environment.get(self.api_key_env, "").strip()
+        if not key:
+            raise ValueError(f"api_key_env: the environment variable {self.api_key_env} is not set; export the key")
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError(f"api_key_env: {self.api_key_env} holds characters that no HTTP header may carry")
+        return SecretStr(key)
+
+
 ImitableEngineSettings = Annotated[
     SimulatedEngineSettings | ReplayEngineSettings | LlamaCppEngineSettings, Field(discriminator="type")
 ]
@@ -84,7 +164,11 @@ class ShapedEngineSettings(Settings):
 
 
 EngineSettings = Annotated[
-    SimulatedEngineSettings | ReplayEngineSettings | LlamaCppEngineSettings | ShapedEngineSettings,
+    SimulatedEngineSettings
+    | ReplayEngineSettings
+    | LlamaCppEngineSettings
+    | OpenAIHttpEngineSettings
+    | ShapedEngineSettings,
     Field(discriminator="type"),
 ]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from actors.engines.base import Engine
+from actors.engines.openai_http import OpenAIHttpEngine
 from actors.engines.replay import ReplayEngine
 from actors.engines.simulated import SimulatedEngine
 from serve_app.settings import (
     EngineSettings,
     LlamaCppEngineSettings,
+    OpenAIHttpEngineSettings,
     ReplayEngineSettings,
     ShapedEngineSettings,
     SimulatedEngineSettings,
@@ -25,6 +27,8 @@ def make_engine(settings: EngineSettings, slots: int, threads: int) -> Engine:
             from actors.engines.llama_cpp import LlamaCppEngine
 
             return LlamaCppEngine(settings, slots, settings.threads or threads)
+        case OpenAIHttpEngineSettings():
+            return OpenAIHttpEngine(settings)
         case ShapedEngineSettings():
             from actors.engines.shaped import ShapedEngine
 
