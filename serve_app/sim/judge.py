@@ -1,7 +1,7 @@
-"""One split of one row of the evaluation: policies are fitted on one half of what was measured, judged on the other.
+"""One split of one row of the evaluation: policies are fitted on one half of a service's TTFTs, judged on the other.
 
-Every judged T_s meets every judged length, as often as that length is likely, so that all policies face the same draws
-and the baselines are exact expectations instead of samples.
+Every judged T_s meets every prompt length, as often as that length is likely, so that all policies face the same draws
+and the baselines are exact expectations instead of samples. The distribution of lengths is taken as known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_app.sim.bounds import Curve, Floats, best_share, best_waits, clairvoy
 from serve_app.sim.requests import Requests
 from serve_app.sim.vector import replay
 
-#: Prompt lengths that are told apart in the judged half, at most: groups with equal shares of requests and tokens.
+#: Prompt lengths that are told apart, at most: groups with equal shares of requests and tokens.
 LENGTHS: Final = 64
 TAIL: Final = 0.99
 
@@ -52,26 +52,30 @@ class Played:
     spent: float
 
 
-class Bench:
-    """``ttft``: T_s as measured; ``prompts``: lengths; both are halved at random by ``seed``."""
+def told_apart(prompts: NDArray[np.int64]) -> LengthDistribution:
+    """At most ``LENGTHS`` lengths, each for its neighbours."""
+    strata = LengthDistribution.of_samples(prompts).strata(LENGTHS)
+    return LengthDistribution(np.rint(strata.mean).astype(np.int64), strata.probabilities)
 
-    def __init__(self, ttft: Floats, prompts: NDArray[np.int64], device: LinearTtft, regime: Regime, seed: int) -> None:
+
+class Bench:
+    """``ttft``: T_s as measured, halved at random by ``seed``."""
+
+    def __init__(
+        self, ttft: Floats, lengths: LengthDistribution, device: LinearTtft, regime: Regime, seed: int
+    ) -> None:
         rng = np.random.default_rng(seed)
-        self.rows = rng.permutation(ttft.size)
-        half = ttft.size // 2
-        shuffled = rng.permutation(prompts)
-        known, unseen = np.split(shuffled, [prompts.size // 2])
-        self.knowledge = Knowledge(EmpiricalTtft(ttft[self.rows[:half]]), LengthDistribution.of_samples(known), device)
+        rows = rng.permutation(ttft.size)
+        known, unseen = np.split(rows, [ttft.size // 2])
+        self.knowledge = Knowledge(EmpiricalTtft(ttft[known]), lengths, device)
         self.regime = regime
         self.device = device
-        order = np.argsort(ttft[self.rows[half:]], kind="stable")
         #: Which measurements are judged, ascending in T_s.
-        self.judged = self.rows[half:][order]
+        self.judged = unseen[np.argsort(ttft[unseen], kind="stable")]
         self.server = ttft[self.judged]
-        strata = LengthDistribution.of_samples(unseen).strata(LENGTHS)
-        self.prompts = np.rint(strata.mean).astype(np.int64)
+        self.prompts = lengths.lengths
         #: Probability of each length.
-        self.chance = strata.probabilities
+        self.chance = lengths.probabilities
         answers: Floats = device.slope * self.prompts.astype(np.float64) + device.intercept
         shape = (self.server.size, self.prompts.size)
         server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(answers, shape)
@@ -83,10 +87,9 @@ class Bench:
         self.requests = Requests(
             np.broadcast_to(self.prompts, shape).ravel(), np.ones(u.size, dtype=np.int64), server.ravel(), u.ravel()
         )
-        lengths = self.prompts.astype(np.float64)
         bound = best_waits if regime is Regime.DEVICE_CONSTRAINED else best_share
-        self.optimum: Curve = bound(self.server, lengths, answers, self.chance)
-        self.oracle: Curve = clairvoyant(self.cheap, self.dear, lengths, self.chance)
+        self.optimum: Curve = bound(self.server, self.prompts.astype(np.float64), answers, self.chance)
+        self.oracle: Curve = clairvoyant(self.cheap, self.dear, self.prompts.astype(np.float64), self.chance)
         self._equal = np.ones(self.server.size)
         self._stochastic = {
             Reading.EXCLUSIVE: _Mixture(self.cheap, self.dear, self.chance),

@@ -20,6 +20,10 @@ from serve_app.core.session import DRY_MARGIN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Values of n that are looked at together.
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Moves:
     """
 
     at_token: Ints
-    completed: NDArray[np.bool_]
+    completed: Bools
     source_tokens: Ints
     target_tokens: Ints
     target_prefill: Ints
@@ -65,7 +69,7 @@ class Moves:
     longest_gap: Floats
 
     @property
-    def moved(self) -> NDArray[np.bool_]:
+    def moved(self) -> Bools:
         return self.at_token > 0
 
 
@@ -137,36 +141,39 @@ def _triggers(rule: MoveRule, prompts: Ints, outputs: Ints, parked: Floats | Non
 def _first_trigger(rule: MoveRule, prompts: Ints, outputs: Ints, parked: Floats | None) -> Ints:
     found = np.zeros(prompts.size, dtype=np.int64)
     open_rows = np.flatnonzero(outputs > 1)
-    worth = rule.source_cost.decode - rule.target_cost.decode
     last = min(int(outputs.max(initial=0)), rule.remaining.size)
-    for n in range(1, last):
-        since = (n - 1) / rule.source.decode_rate
-        lead = n - min(n, 1 + int(since * rule.reader))
-        lengths = prompts[open_rows]
-        kept = None if parked is None else parked[open_rows] + since
-        handover = _planned(rule, lengths, n, kept)
-        to_prefill = n + (lengths if parked is None else 0)
-        overhead = rule.target_cost.prefill * to_prefill
-        left = rule.remaining[n]
-        if rule.mode is MigrationMode.OVERLAP:
-            overhead = overhead + rule.source_cost.decode * np.minimum(left, handover * rule.source.decode_rate)
-        needed = rule.reader * handover
-        goes = (needed <= min(lead, rule.ahead)) & (worth * left > overhead)
-        found[open_rows[goes]] = n
-        stays = ~goes & (outputs[open_rows] > n + 1)
-        if parked is None:
-            # The handover only grows from here on, and the lead is bounded.
-            stays &= needed <= rule.ahead
-        open_rows = open_rows[stays]
+    for start in range(1, last, _AT_ONCE):
+        n = np.arange(start, min(start + _AT_ONCE, last))[:, None]
+        lengths, longest = prompts[open_rows], outputs[open_rows]
+        goes, hopeless = _may_go(rule, n, lengths, None if parked is None else parked[open_rows])
+        goes &= n < longest
+        hit = goes.any(axis=0)
+        found[open_rows[hit]] = start + goes[:, hit].argmax(axis=0)
+        open_rows = open_rows[~hit & ~hopeless & (longest > start + _AT_ONCE)]
         if not open_rows.size:
             break
     return found
 
 
-def _planned(rule: MoveRule, prompts: Ints, n: int, parked: Floats | None) -> Floats:
+def _may_go(rule: MoveRule, n: Ints, prompts: Ints, parked: Floats | None) -> tuple[Bools, Bools]:
+    """Whether a stream may move after n tokens (n by prompt), and for which prompts it never will from here on."""
+    since = (n - 1) / rule.source.decode_rate
+    lead = n - np.minimum(n, 1 + np.floor(since * rule.reader))
+    left = rule.remaining[n]
     if parked is None:
-        return rule.planned(prompts.astype(np.float64) + n)
-    return _with_parked(rule, prompts, np.full(prompts.shape, float(n)), parked)
+        to_prefill = n + prompts
+        handover = rule.planned(to_prefill.astype(np.float64))
+    else:
+        to_prefill = np.broadcast_to(n, (n.size, prompts.size))
+        handover = _with_parked(rule, prompts, to_prefill.astype(np.float64), parked + since)
+    overhead = rule.target_cost.prefill * to_prefill
+    if rule.mode is MigrationMode.OVERLAP:
+        overhead = overhead + rule.source_cost.decode * np.minimum(left, handover * rule.source.decode_rate)
+    needed = rule.reader * handover
+    worth = rule.source_cost.decode - rule.target_cost.decode
+    goes = (needed <= np.minimum(lead, rule.ahead)) & (worth * left > overhead)
+    # Without a parked prefill the handover only grows, and the lead is bounded.
+    return goes, np.broadcast_to(parked is None, prompts.shape) & (needed[-1] > rule.ahead)
 
 
 def _handover(rule: MoveRule, prompts: Ints, at_token: Ints, parked: Floats | None) -> Floats:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from serve_app.core.cost import Regime
 from serve_app.sim.bounds import Floats
-from serve_app.sim.judge import Bench, Played, Reading
-from serve_app.sim.policies import CONTENDERS, PEERS
+from serve_app.sim.judge import Bench, Played, Reading, told_apart
+from serve_app.sim.policies import CONTENDERS, DEFAULT, PEERS
 from serve_app.sim.traces import Device, LengthTrace, ServiceTrace
 
 BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -43,7 +43,7 @@ class Figures:
 
     The baselines and bounds are those that spend as much: ``mean_of`` and ``p99_of`` the random baseline by reading,
     ``optimum`` in-sample, ``oracle`` clairvoyant. p99_worse: lower end of the bootstrap interval of P99 minus the
-    baseline's, by reading, where the mean over splits is worse at all.
+    baseline's, by reading, for the default policy where its mean over splits is worse at all.
     """
 
     mean: Floats
@@ -95,7 +95,8 @@ class Row:
 
 def play_case(case: Case, splits: int, budgets: Sequence[float] = BUDGETS) -> list[Row]:
     """Every policy that fits the regime, at every budget, over ``splits`` seeded halvings."""
-    benches = [Bench(case.service.ttft, case.lengths, case.device.line, case.regime, seed) for seed in range(splits)]
+    lengths = told_apart(case.lengths)
+    benches = [Bench(case.service.ttft, lengths, case.device.line, case.regime, seed) for seed in range(splits)]
     draws = _draws(case.service.ttft.size)
     return [_row(case, benches, budget, draws) for budget in budgets]
 
@@ -114,7 +115,10 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
         budget=budget,
         server_mean=float(case.service.ttft.mean()),
         fixed=case.device.intercept,
-        figures={name: _figures(benches, plays, draws) for name, plays in played.items()},
+        figures={
+            name: _figures(benches, plays, draws if name == DEFAULT[case.regime] else None)
+            for name, plays in played.items()
+        },
         slower_than_peer={
             name: _least_mean_excess(benches, played[name], played[peer], draws)
             for name, peer in PEERS.items()
@@ -123,7 +127,8 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
     )
 
 
-def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats) -> Figures:
+def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats | None) -> Figures:
+    """``draws``: None spares the intervals."""
     pairs = list(zip(benches, played, strict=True))
     p99 = np.array([one.p99 for one in played])
     p99_of = {
@@ -143,7 +148,7 @@ def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats) 
         p99_worse={
             reading: _least_p99_excess(pairs, reading, draws)
             for reading in Reading
-            if p99.mean() > p99_of[reading].mean()
+            if draws is not None and p99.mean() > p99_of[reading].mean()
         },
     )
 
