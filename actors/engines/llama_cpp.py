@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from actors.engines.base import EngineInfo
+from actors.engines.detokenizer import Detokenizer
 from actors.engines.gguf import beyond_training
 from actors.engines.llama_decoder import Decoder, Job, Output, Started
 from actors.engines.llama_sampler import Sampler
-from actors.engines.llama_vocab import Detokenizer, Vocabulary
+from actors.engines.llama_vocab import Vocabulary
 from actors.engines.models import resolve
-from serve_app.core.errors import EndpointFault, EndpointUnavailable, InvalidRequest, PromptTooLong
-from serve_app.core.model import ChatPrompt, FinishReason, GenerationRequest, Receipt, StreamItem, TokenChunk
+from actors.engines.prompt_ids import leg_input
+from serve_app.core.errors import EndpointUnavailable
+from serve_app.core.model import FinishReason, GenerationRequest, Receipt, StreamItem, TokenChunk
 from serve_app.settings import LlamaCppEngineSettings
 
 
@@ -28,15 +30,6 @@ class _Loaded:
     vocabulary: Vocabulary
     decoder: Decoder
     info: EngineInfo
-
-
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """Ids to evaluate, how many of them are the prompt's, and those of the answer so far."""
-
-    ids: list[int]
-    prompt_tokens: int
-    accepted: list[int]
 
 
 class LlamaCppEngine:
@@ -82,7 +75,7 @@ class LlamaCppEngine:
         loaded = self._ready
         handoff = request.handoff
         # A long prompt takes milliseconds to tokenise, and other streams share this loop.
-        given = await asyncio.to_thread(self._prepare, loaded, request)
+        given = await asyncio.to_thread(leg_input, loaded.vocabulary, request, loaded.info.context_length)
         loop = asyncio.get_running_loop()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
 
@@ -99,7 +92,7 @@ class LlamaCppEngine:
             park=request.park,
             emit=emit,
         )
-        detokenizer = Detokenizer(loaded.vocabulary, _primer(request, given))
+        detokenizer = Detokenizer(loaded.vocabulary, given.primer)
         index = 0 if handoff is None else handoff.next_index
         finish: FinishReason | None = None
         loaded.decoder.submit(job)
@@ -122,32 +115,6 @@ class LlamaCppEngine:
         finally:
             if finish is None:
                 loaded.decoder.abort(job)
-
-    def _prepare(self, loaded: _Loaded, request: GenerationRequest) -> _Input:
-        ids = loaded.vocabulary.encode(request.prompt)
-        prompt_tokens = len(ids)
-        accepted: list[int] = []
-        handoff = request.handoff
-        if handoff is not None:
-            packed = handoff.token_ids
-            if packed is None:
-                ids = loaded.vocabulary.encode(request.prompt, handoff.text)
-                accepted = ids[prompt_tokens:]
-            elif len(packed) != handoff.next_index or not all(0 <= token < loaded.vocabulary.size for token in packed):
-                raise EndpointFault("the handoff's ids are not next_index ids of this vocabulary")
-            else:
-                accepted = list(packed)
-                ids = [*ids, *accepted]
-        if not ids:
-            raise InvalidRequest("the prompt has no tokens; send at least one", "prompt")
-        limit = loaded.info.context_length
-        if len(ids) >= limit:
-            raise PromptTooLong(
-                f"the prompt and the answer so far have {len(ids)} tokens, and the context holds {limit} "
-                "with the answer; shorten the prompt",
-                "messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
-            )
-        return _Input(ids, prompt_tokens, accepted)
 
     def _load(self) -> _Loaded:
         try:
@@ -193,12 +160,6 @@ class LlamaCppEngine:
         params.op_offload = False
         params.no_perf = True
         return params
-
-
-def _primer(request: GenerationRequest, given: _Input) -> list[int]:
-    """By text the other leg's last character is whole; by ids it may not be."""
-    by_ids = request.handoff is not None and request.handoff.packed_ids is not None
-    return given.accepted if by_ids else []
 
 
 def _name(path: Path) -> str:

@@ -1,17 +1,17 @@
-"""A GGUF's vocabulary: text to ids, ids to whole characters, and a fingerprint to compare two of them by."""
+"""A GGUF's vocabulary as llama.cpp reads it: text to ids, and each id's part of a text."""
 
 from __future__ import annotations
 
-import codecs
 import ctypes
 import threading
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Any, Final
 
 from actors.engines.chat_template import ChatTemplate, ControlGuard, Segment
-from serve_app.core.errors import EndpointUnavailable, Unsupported
-from serve_app.core.model import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from actors.engines.fingerprint import fingerprint
+from actors.engines.prompt_ids import PromptEncoder
+from serve_app.core.errors import EndpointUnavailable
+from serve_app.core.model import Prompt
 
 _ATTRIBUTE_UNKNOWN: Final = 1 << 0
 _ATTRIBUTE_CONTROL: Final = 1 << 3
@@ -35,17 +35,20 @@ class Vocabulary:
             for token in range(self.size)
             if api.llama_vocab_get_attr(vocab, token) & (_ATTRIBUTE_CONTROL | _ATTRIBUTE_UNKNOWN)
         }
-        self.fingerprint = self._fingerprint(controls)
+        self.fingerprint = fingerprint(
+            self._pieces, api.llama_vocab_type(vocab), self.bos, self.adds_bos, self.end_of_generation, controls
+        )
         source = api.llama_model_chat_template(model, None)
-        self._template: ChatTemplate | None = None
+        template: ChatTemplate | None = None
         if source is not None:
             eos = _id_or_none(api.llama_vocab_eos(vocab))
-            self._template = ChatTemplate(
+            template = ChatTemplate(
                 source.decode(),
                 bos="" if self.bos is None else self._text(self.bos),
                 eos="" if eos is None else self._text(eos),
                 guard=ControlGuard(controls.values()),
             )
+        self._encoder = PromptEncoder(self._tokenize, template, self.bos if self.adds_bos else None, self.size)
 
     def close(self) -> None:
         with self._gate:
@@ -56,24 +59,8 @@ class Vocabulary:
         return self._pieces[token]
 
     def encode(self, prompt: Prompt, continuation: str = "") -> list[int]:
-        """Ids of the prompt followed by ``continuation``, joined as text first where the prompt is text.
-
-        BOS comes exactly once where the model wants one. Ids out of range are ``Unsupported``.
-        """
-        match prompt:
-            case ChatPrompt():
-                if self._template is None:
-                    raise Unsupported("this model has no chat template; send a plain prompt instead", "messages")
-                ids = self._tokenize(self._template.render(prompt, continuation))
-            case TextPrompt(text):
-                ids = self._tokenize([Segment(text + continuation, controls=False)])
-            case TokenPrompt(token_ids):
-                if not all(0 <= token < self.size for token in token_ids):
-                    raise Unsupported(f"a token id is not in this model's vocabulary of {self.size}", "prompt")
-                return [*token_ids, *self._tokenize([Segment(continuation, controls=False)])]
-        if self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
-            ids.insert(0, self.bos)
-        return ids
+        """See ``PromptEncoder.encode``."""
+        return self._encoder.encode(prompt, continuation)
 
     def _tokenize(self, segments: Iterable[Segment]) -> list[int]:
         ids: list[int] = []
@@ -101,41 +88,6 @@ class Vocabulary:
 
     def _text(self, token: int) -> str:
         return str(self._api.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
-
-    def _fingerprint(self, controls: dict[int, str]) -> str:
-        digest = sha256()
-        for piece in self._pieces:
-            digest.update(len(piece).to_bytes(4, "little") + piece)
-        kind = self._api.llama_vocab_type(self._vocab)
-        digest.update(repr((kind, self.bos, self.adds_bos, sorted(self.end_of_generation), controls)).encode())
-        return digest.hexdigest()[:16]
-
-
-class Detokenizer:
-    """Turns a stream's ids into whole characters; what is not UTF-8 becomes U+FFFD, as soon as that is certain.
-
-    A leg that carries on is primed with the accepted ids, so its first text begins where the other leg's ended.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, accepted: Iterable[int] = ()) -> None:
-        self._vocabulary = vocabulary
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self.open_tokens = 0
-        for token in accepted:
-            self.push(token)
-
-    def push(self, token: int) -> str:
-        """The text that ``token`` completes. Afterwards ``open_tokens`` trailing tokens wait for a whole character."""
-        piece = self._vocabulary.piece(token)
-        text = self._decoder.decode(piece)
-        pending = len(self._decoder.getstate()[0])
-        if pending == 0:
-            self.open_tokens = 0
-        elif pending <= len(piece):
-            self.open_tokens = 1
-        else:
-            self.open_tokens += 1
-        return text
 
 
 def _id_or_none(token: int) -> int | None:

@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -537,7 +537,7 @@ def test_bos_comes_once(spm: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch):
         assert [position for position, token in enumerate(ids) if token == 2] == [0]
     for source in ("{{ bos_token }}{{ messages[0]['content'] }}", "{{ messages[0]['content'] }}"):
         template = ChatTemplate(source, "<bos>", "<eos>", ControlGuard(["<bos>", "<eos>"]))
-        monkeypatch.setattr(vocabulary, "_template", template)
+        monkeypatch.setattr(vocabulary, "_encoder", replace(vocabulary._encoder, template=template))
         ids = vocabulary.encode(chat("I like <bos>"), " it")
         assert [position for position, token in enumerate(ids) if token == 2] == [0]
     first = asyncio.run(read(spm, ask(TextPrompt("The capital of France is"), 8)))
