@@ -21,6 +21,7 @@ from serve_app.settings import (
     EndpointPrice,
     EngineSettings,
     LiveSettings,
+    OpenAIHttpEngineSettings,
     Regime,
     ShapedEngineSettings,
     SimulatedEngineSettings,
@@ -30,11 +31,19 @@ from serve_app.state import LocalState
 #: A small model on a laptop: pessimistic enough to be corrected by the first few answers.
 UNKNOWN = LatencyProfile(LinearTtft(slope=1 / 100, intercept=0.3), prefill_rate=100.0, decode_rate=20.0)
 
+#: A server behind a network, on a machine that is made for it.
+SERVER = LatencyProfile(LinearTtft(slope=1 / 2000, intercept=0.6), prefill_rate=2000.0, decode_rate=40.0)
+
 
 def prior_profile(engine: EngineSettings) -> LatencyProfile:
-    """From the imitated profile or the simulation's own settings; otherwise a modest guess."""
-    if isinstance(engine, ShapedEngineSettings):
-        profile = load_profile(engine.profile)
+    """From the imitated or named profile or the simulation's own settings; otherwise a modest guess."""
+    named = engine.profile if isinstance(engine, ShapedEngineSettings) else None
+    if isinstance(engine, OpenAIHttpEngineSettings):
+        if engine.prior is None:
+            return SERVER
+        named = engine.prior
+    if named is not None:
+        profile = load_profile(named)
         if isinstance(profile, CloudProfile):
             samples = EmpiricalTtft(np.array(profile.ttft_samples()))
             return LatencyProfile(samples, prefill_rate=1e6, decode_rate=profile.decode_rate)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,7 @@ class OpenAIHttpEngine:
         self._server: _Server | None = None
         self._able: Capabilities | None = None
         self._reason = "the engine was not started"
+        self._looked = asyncio.Event()
         self._search: asyncio.Task[None] | None = None
 
     @property
@@ -71,7 +72,7 @@ class OpenAIHttpEngine:
         )
 
     async def start(self) -> None:
-        """Raises only for what no waiting can mend. A server that does not answer is looked for in the background."""
+        """Raises only for what no waiting can mend; a server that is not ready is looked for in the background."""
         try:
             key = self._settings.api_key()
         except ValueError as error:
@@ -80,10 +81,13 @@ class OpenAIHttpEngine:
         template = None if path is None else PromptTemplate.load(path, self._settings.eos_token)
         client = HttpClient(self._settings.base_url, key, self._settings.connect_seconds)
         await client.open()
+        self._reason = "waiting for the server's first answer"
         calls = Calls(self._settings, client, template)
         self._server = _Server(client, calls, Probe(self._settings, client, calls, template, self._deadline))
         self._search = asyncio.create_task(self._look_for(self._server), name=f"look for {self._settings.model}")
-        await asyncio.wait({self._search}, timeout=self._settings.connect_seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.connect_seconds):
+                await self._looked.wait()
 
     async def close(self) -> None:
         server, self._server, self._able = self._server, None, None
@@ -186,6 +190,8 @@ class OpenAIHttpEngine:
                 self._able = able
                 logger.info("%s continues by: %s", self._settings.model, able.continuation)
                 return
+            finally:
+                self._looked.set()
             await asyncio.sleep(pause)
 
     async def _warm_up(self, able: Capabilities) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from actors.threads import available_cores, llama_settings, threads_per_engine
 from serve_app.cli.configfile import BadConfiguration, Configuration
-from serve_app.cli.engines import describe_engine, missing_models
+from serve_app.cli.engines import describe_engine, engine_notes, missing_models
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
 from serve_app.priors import cost_model, prior_profile
@@ -82,6 +82,7 @@ def _endpoints(configuration: Configuration) -> Iterator[tuple[str, str]]:
     for name, endpoint in app.endpoints.items():
         unit, ttft = costs.unit[name], prior_profile(endpoint.engine).expected_ttft(TYPICAL_PROMPT)
         yield name, f"{endpoint.kind.value} endpoint, {_engine(endpoint, shared)}"
+        yield from (("", note) for note in engine_notes(endpoint.engine))
         yield "", f"slots: {endpoint.slots}, and {endpoint.queue} may wait"
         yield "", f"first token after {ttft:.2f} s (expected for a prompt of {TYPICAL_PROMPT} tokens)"
         yield "", f"USD per million tokens: {unit.prefill * 1e6:.4g} in, {unit.decode * 1e6:.4g} out"

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from actors.engines.gguf import beyond_training, trained_context
 from actors.engines.models import KNOWN, resolve
-from actors.engines.profiles import load_profile
+from actors.engines.openai_http_template import PromptTemplate
+from actors.engines.profiles import known_profiles, load_profile
+from serve_app.core.errors import EndpointUnavailable
 from serve_app.settings import (
     AppSettings,
     EngineSettings,
     LlamaCppEngineSettings,
+    OpenAIHttpEngineSettings,
     ReplayEngineSettings,
     ShapedEngineSettings,
 )
@@ -47,7 +50,37 @@ def engine_problems(app: AppSettings) -> list[str]:
             problems += [f"{inner}{problem}" for problem in _model_problems(engine)]
         if isinstance(engine, ReplayEngineSettings) and not Path(engine.path).expanduser().is_file():
             problems.append(f"{inner}engine.path: there is no such file; give the path of a JSONL recording")
+        if isinstance(engine, OpenAIHttpEngineSettings):
+            problems += [f"{inner}{problem}" for problem in _http_problems(engine)]
     return problems
+
+
+def _http_problems(engine: OpenAIHttpEngineSettings) -> list[str]:
+    problems = []
+    if engine.chat_template is not None:
+        try:
+            PromptTemplate.load(engine.chat_template, engine.eos_token)
+        except EndpointUnavailable as error:
+            problems.append(error.message)
+    if engine.prior is not None and engine.prior not in known_profiles():
+        problems.append(f"engine.prior: no profile named {engine.prior!r}; known: {', '.join(known_profiles())}")
+    return problems
+
+
+def engine_notes(engine: EngineSettings) -> list[str]:
+    """What else an operator wants to know of an endpoint: of one over HTTP, its capability and where its key is."""
+    if not isinstance(engine, OpenAIHttpEngineSettings):
+        return []
+    how = {"probe": "as it proves to know at the start", "no": "nothing; it only starts answers"}
+    notes = [f"continues by: {how.get(engine.continues_by, engine.continues_by)}"]
+    if engine.api_key_env is not None:
+        try:
+            engine.api_key()
+        except ValueError as error:
+            notes.append(f"key missing: {str(error).removeprefix('api_key_env: ')}")
+        else:
+            notes.append(f"key: in the environment variable {engine.api_key_env}")
+    return notes
 
 
 def _model_problems(engine: LlamaCppEngineSettings) -> list[str]:
@@ -86,5 +119,7 @@ def describe_engine(engine: EngineSettings) -> str:
             return f"llama.cpp: {inner.model}"
         case ReplayEngineSettings():
             return f"replay of {inner.path}"
+        case OpenAIHttpEngineSettings():
+            return f"{inner.model} at {inner.base_url}"
         case _:
             return "simulated: no model"
