@@ -30,6 +30,7 @@ from benchmarks.processes import Server
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.core.model import EndpointKind
+from serve_app.core.policies import PolicyName
 from serve_app.settings import (
     AppSettings,
     EndpointSettings,
@@ -90,7 +91,7 @@ def settings(streams: int) -> tuple[AppSettings, LiveSettings]:
     slots = streams + 2
     endpoint = EndpointSettings(kind=EndpointKind.CLOUD, engine=engine_settings(), slots=slots)
     live = LiveSettings(
-        policy=PolicySettings(name="cloud-only"),
+        policy=PolicySettings(name=PolicyName.CLOUD_ONLY),
         migration=MigrationSettings(mode="off"),
         reader=ReaderSettings(ahead_tokens=65_536),
     )

@@ -11,8 +11,10 @@ from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
 from serve_app.core.cost import Regime as CoreRegime
 from serve_app.core.energy import JOULES_PER_TOKEN_AND_BILLION, DeviceState, exchange_rate
+from serve_app.core.handover import HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.load import EndpointLoad
+from serve_app.core.migration import MigrationMode
 from serve_app.core.model import EndpointInfo
 from serve_app.core.planner import Planner, PlannerConfig
 from serve_app.settings import (
@@ -77,9 +79,13 @@ def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
 
 
 def planner_config(live: LiveSettings) -> PlannerConfig:
-    policy = live.policy
+    policy, migration = live.policy, live.migration
     regime = None if live.regime is Regime.AUTO else CoreRegime(live.regime.value)
-    return PlannerConfig(policy.name, regime, policy.budget, policy.tail_share, policy.refit_seconds, policy.window)
+    mode = None if migration.mode == "off" or not migration.max_planned else MigrationMode(migration.mode)
+    handover = HandoverRule(mode, live.reader.consumption_rate, migration.network_seconds)
+    return PlannerConfig(
+        policy.name, regime, policy.budget, policy.tail_share, policy.refit_seconds, policy.window, handover
+    )
 
 
 def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[EndpointInfo]) -> LocalState:

@@ -11,11 +11,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from serve_app.core.budget import Reservation
+from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import DiscoError, InvalidRequest, UnknownModel
 from serve_app.core.estimates import Observation, Seen
-from serve_app.core.legs import Leg, LegReason
+from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode, Mover
 from serve_app.core.model import (
     DispatchPlan,
@@ -26,7 +26,7 @@ from serve_app.core.model import (
     TokenPrompt,
 )
 from serve_app.core.protocol import SessionConfig
-from serve_app.core.report import build_report, leg_report, prefill_tokens
+from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.settings import AppSettings, LiveSettings
@@ -92,16 +92,23 @@ class StreamService:
 
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
         now = asyncio.get_running_loop().time()
-        planner, budget = self._state.planner, self._state.budget
-        estimated = self._state.estimator(request.model).estimate(request.prompt)
+        state, planner = self._state, self._state.planner
+        estimated = state.estimator(request.model).estimate(request.prompt)
         planner.estimates.observe(Observation(Seen.PROMPT, estimated))
-        budget.admit(estimated)
-        reservation = budget.reserve(estimated)
-        plan = planner.plan(estimated, eligible, now, self._random.random(), affordable=reservation is not None)
+        charge = Charge(state.budget, planner, estimated)
+        plan = planner.plan(
+            estimated,
+            eligible,
+            now,
+            self._random.random(),
+            affordable=charge.affordable,
+            share=state.budget.planned_share,
+            queue=state.load.queue_seconds,
+        )
         session = StreamSession(
             request.request_id, self._config(request, estimated), plan, eligible, self._mover(request)
         )
-        stream = OpenStream(self, request, session, span, reservation)
+        stream = OpenStream(self, request, session, span, charge)
         job = StreamJob(request.prompt, request.sampling, request.delivery)
         stream.driver = StreamDriver(session, job, self._endpoints, stream)
         stream.driver.start()
@@ -146,18 +153,9 @@ class StreamService:
             if request.delivery == "eager":
                 observe(Observation(Seen.DECODED, leg.decoded, leg.decode_seconds, leg.info.id))
         if session.winner is not None:
-            exact = session.prompt_tokens
-            self._state.estimator(request.model).learn(request.prompt, exact)
-            self._state.budget.correct(exact - session.config.prompt_tokens)
+            self._state.estimator(request.model).learn(request.prompt, session.prompt_tokens)
         if finish is not None and session.buffer.accepted:
             observe(Observation(Seen.ANSWER, session.buffer.accepted))
-
-    def budgeted_tokens(self, session: StreamSession) -> int:
-        """Prompt tokens that dispatch made the constrained side prefill (paper 3)."""
-        constrained = self._state.planner.constrained_kind
-        dispatched = (LegReason.DISPATCH, LegReason.HEDGE, LegReason.RETRY)
-        legs = [leg for leg in session.legs if leg.info.kind is constrained and leg.reason in dispatched]
-        return sum(prefill_tokens(leg, session) for leg in legs)
 
 
 class OpenStream:
@@ -171,13 +169,13 @@ class OpenStream:
         request: ClientRequest,
         session: StreamSession,
         span: RequestSpan,
-        reservation: Reservation | None,
+        charge: Charge,
     ) -> None:
         self._service = service
         self._request = request
         self._session = session
         self._span = span
-        self._reservation = reservation
+        self._charge = charge
         self._legs: dict[str, LegSpan] = {}
         self._costs = service._state.planner.costs
         self._notional = service.live.prices.notional
@@ -209,9 +207,8 @@ class OpenStream:
         return Outcome(word, usage, build_report(session, self._costs, notional=self._notional))
 
     def settle(self) -> None:
-        """Return what the race did not need to the budget. Only the first call counts, right after the first token."""
-        if self._reservation is not None:
-            self._reservation.settle(self._service.budgeted_tokens(self._session))
+        """The first token is there: return what the race did not need to the budget."""
+        self._charge.settle(self._session)
 
     async def aclose(self, error: BaseException | None = None) -> None:
         """Stop every leg, settle the budget, end the spans. Idempotent."""
@@ -221,7 +218,7 @@ class OpenStream:
         try:
             await self.driver.aclose()
         finally:
-            self.settle()
+            self._charge.close(self._session)
             closed = self.driver.closed
             self._service.learn(self._request, self._session, closed.finish if closed else None)
             failure = error or (closed.error if closed else None)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr, model_validator
 
 from serve_app.core.model import EndpointKind
+from serve_app.core.policies import PolicyName
 from serve_app.server_url import ServerUrl
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -269,8 +270,11 @@ class Regime(StrEnum):
 class PolicySettings(Settings):
     """Dispatch. ``budget`` is the paper's b, ``tail_share`` its alpha."""
 
-    name: Literal["disco", "cloud-only", "device-only"] = "disco"
-    budget: Share = Field(default=0.5, description="Share of prompt tokens the constrained side may prefill.")
+    name: PolicyName = Field(default=PolicyName.AUTO, description="See docs/policies.md.")
+    budget: Share = Field(
+        default=0.5,
+        description="Share of prompt tokens the constrained side may prefill; with `joint`, its share of all tokens.",
+    )
     tail_share: Share = Field(default=0.05, description="Share of the budget kept for the slowest requests.")
     refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive.")
     window: int = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")

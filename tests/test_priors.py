@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,12 @@ from hypothesis import strategies as st
 from actors.engines.factory import make_engine
 from actors.engines.profiles import CloudProfile, DeviceProfile, known_profiles, load_profile
 from serve_app.core import cost
+from serve_app.core.handover import NOTHING_MOVES, HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LinearTtft
+from serve_app.core.migration import MigrationMode
 from serve_app.core.model import ChatPrompt, EndpointKind, GenerationRequest, Message, Receipt, Sampling, TokenChunk
 from serve_app.core.planner import PlannerConfig
+from serve_app.core.policies import PolicyName
 from serve_app.priors import UNKNOWN, cost_model, planner_config, prior_profile
 from serve_app.settings import (
     AppSettings,
@@ -21,8 +25,10 @@ from serve_app.settings import (
     EngineSettings,
     LiveSettings,
     LlamaCppEngineSettings,
+    MigrationSettings,
     PolicySettings,
     PriceSettings,
+    ReaderSettings,
     Regime,
     ReplayEngineSettings,
     ShapedEngineSettings,
@@ -156,14 +162,27 @@ def test_energy_costs_are_the_papers_formula(
 
 
 def test_every_policy_setting_reaches_the_planner() -> None:
-    policy = PolicySettings(name="device-only", budget=0.3, tail_share=0.1, refit_seconds=7.0, window=40)
-    assert planner_config(LiveSettings(policy=policy)) == PlannerConfig(
-        policy="device-only", regime=None, budget=0.3, tail_share=0.1, refit_seconds=7.0, window=40
+    policy = PolicySettings(name=PolicyName.DEVICE_ONLY, budget=0.3, tail_share=0.1, refit_seconds=7.0, window=40)
+    migration = MigrationSettings(mode="break", network_seconds=0.2)
+    reader = ReaderSettings(consumption_rate=3.3)
+    assert planner_config(LiveSettings(policy=policy, migration=migration, reader=reader)) == PlannerConfig(
+        policy=PolicyName.DEVICE_ONLY,
+        regime=None,
+        budget=0.3,
+        tail_share=0.1,
+        refit_seconds=7.0,
+        window=40,
+        handover=HandoverRule(MigrationMode.BREAK, 3.3, 0.2),
     )
 
 
+@pytest.mark.parametrize("migration", [MigrationSettings(mode="off"), MigrationSettings(max_planned=0)])
+def test_where_nothing_moves_answers_are_budgeted_whole(migration: MigrationSettings) -> None:
+    assert planner_config(LiveSettings(migration=migration)).handover.mode is None
+
+
 def test_both_sets_of_defaults_agree() -> None:
-    assert planner_config(LiveSettings()) == PlannerConfig()
+    assert replace(planner_config(LiveSettings()), handover=NOTHING_MOVES) == PlannerConfig()
 
 
 @pytest.mark.parametrize("regime", Regime)

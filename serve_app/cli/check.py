@@ -14,6 +14,7 @@ from serve_app.cli.configfile import BadConfiguration, Configuration
 from serve_app.cli.engines import describe_engine, engine_notes, missing_models
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
+from serve_app.core.policies import PolicyName
 from serve_app.priors import cost_model, prior_profile
 from serve_app.settings import EndpointSettings, ShapedEngineSettings
 from serve_app.settings import Regime as RegimeSetting
@@ -104,15 +105,17 @@ def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:
 
 def _dispatch(configuration: Configuration) -> str:
     policy = configuration.live.policy
-    if policy.name != "disco":
-        return policy.name
+    if policy.name in (PolicyName.CLOUD_ONLY, PolicyName.DEVICE_ONLY):
+        return policy.name.value
     chosen = regime(configuration, cost_model(configuration.app, configuration.live))
     if chosen is None:
         return "endpoints of one kind only, so the fastest of them serves alone"
     which, why = chosen
     side = "device" if which is Regime.DEVICE_CONSTRAINED else "cloud"
     notional = "; prices are notional" if configuration.live.prices.notional else ""
-    return f"{which.value} ({why}{notional}): the {side} may prefill {policy.budget:.0%} of all prompt tokens"
+    may = "process {} of all tokens" if policy.name is PolicyName.JOINT else "prefill {} of all prompt tokens"
+    allowed = may.format(f"{policy.budget:.0%}")
+    return f"{policy.name.value}, {which.value} ({why}{notional}): the {side} may {allowed}"
 
 
 def _reader(configuration: Configuration) -> str:

@@ -74,6 +74,10 @@ class TokenBudget:
         self.balance -= tokens
         return Reservation(self, tokens)
 
+    def unreserved(self) -> Reservation:
+        """For a request that got no reservation: what it used all the same (a retry, say) is owed by later ones."""
+        return Reservation(self, 0)
+
     def _settle(self, reserved: int, used: int) -> None:
         self.spent += used
         self.balance = min(self.limit, self.balance + reserved - used)

@@ -48,3 +48,7 @@ class HandoverRule:
         if self.mode is MigrationMode.OVERLAP:
             surplus = source.decode_rate * (at_once + slope * trigger)
         return min(answer, trigger + surplus)
+
+
+#: Answers stay where they began.
+NOTHING_MOVES: Final = HandoverRule()

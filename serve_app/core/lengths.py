@@ -93,7 +93,8 @@ class OutputLengths:
         self._tail_sums = [0]
         for length in reversed(self._sorted):
             self._tail_sums.append(self._tail_sums[-1] + length)
-        self._mean = self._tail_sums[-1] / len(self._sorted)
+        #: Tokens.
+        self.mean = self._tail_sums[-1] / len(self._sorted)
 
     def expected_remaining(self, accepted: int, max_tokens: int) -> float:
         """Mean residual life at ``accepted`` tokens, capped by what ``max_tokens`` leaves (paper 7).
@@ -101,7 +102,7 @@ class OutputLengths:
         Beyond the longest answer seen, a constant hazard is assumed: the mean of all.
         """
         longer = len(self._sorted) - bisect_right(self._sorted, accepted)
-        residual = self._tail_sums[longer] / longer - accepted if longer else self._mean
+        residual = self._tail_sums[longer] / longer - accepted if longer else self.mean
         return min(residual, float(max_tokens - accepted))
 
 

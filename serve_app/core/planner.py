@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
 from serve_app.core.cost import CostModel, Regime, mean_unit_cost, regime_of
 from serve_app.core.dispatch import Alone, Policy, Scheduled
 from serve_app.core.estimates import Estimates
-from serve_app.core.latency import LatencyProfile
+from serve_app.core.handover import NOTHING_MOVES, PROMPTS_ONLY, Decode, HandoverRule
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, EndpointKind, Launch
-from serve_app.core.threshold import fit_threshold
-from serve_app.core.wait_time import fit_waits
+from serve_app.core.policies import MADE_FOR, Beliefs, PolicyName, fit, resolved
 
 #: Observations after which a fit is old, whatever its age: those of some 25 requests.
-MOST_NEWS = 100
-_CONSTRAINED = {Regime.DEVICE_CONSTRAINED: EndpointKind.DEVICE, Regime.SERVER_CONSTRAINED: EndpointKind.CLOUD}
-_SOLE = {"cloud-only": EndpointKind.CLOUD, "device-only": EndpointKind.DEVICE}
+MOST_NEWS: Final = 100
+#: Seconds of queue that make a fit of their own: a policy is fitted to what an endpoint takes, its queue included.
+QUEUE_STEP: Final = 0.5
+_CONSTRAINED: Final = {Regime.DEVICE_CONSTRAINED: EndpointKind.DEVICE, Regime.SERVER_CONSTRAINED: EndpointKind.CLOUD}
+_SOLE: Final = {PolicyName.CLOUD_ONLY: EndpointKind.CLOUD, PolicyName.DEVICE_ONLY: EndpointKind.DEVICE}
+
+#: Expected seconds that a newcomer queues at an endpoint.
+Queue = Callable[[EndpointId], float]
+
+
+def no_queue(_: EndpointId) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerConfig:
-    """``regime`` None: by prices. budget is b, tail_share alpha; refit_seconds the longest age of a fit."""
+    """``regime`` None: by prices. budget is b, tail_share alpha; refit_seconds the longest age of a fit.
 
-    policy: Literal["disco", "cloud-only", "device-only"] = "disco"
+    handover: how streams leave the constrained side, for the policy that budgets what is decoded there.
+    """
+
+    policy: PolicyName = PolicyName.AUTO
     regime: Regime | None = None
     budget: float = 0.5
     tail_share: float = 0.05
     refit_seconds: float = 10.0
     window: int = 500
+    handover: HandoverRule = NOTHING_MOVES
 
 
 class Planner:
@@ -51,14 +64,16 @@ class Planner:
         self.costs = costs
         self.fallbacks = 0
         self._infos = tuple(infos)
-        self.constrained_kind = _dear_kind(config.regime, self._infos, costs)
+        self.constrained_kind = _dear_kind(config, self._infos, costs)
         self.estimates = Estimates({info.id: priors[info.id] for info in infos}, config.window)
         self._fitted_at: float | None = None
-        self._fitted: dict[tuple[EndpointId, EndpointId], Policy] = {}
+        self._share = config.budget
+        self._decode = PROMPTS_ONLY
+        self._fitted: dict[tuple[EndpointId, int, EndpointId, int], Policy] = {}
 
     def reconfigure(self, config: PlannerConfig, costs: CostModel) -> None:
         """Observations stay; the next plan refits."""
-        self.constrained_kind = _dear_kind(config.regime, self._infos, costs)
+        self.constrained_kind = _dear_kind(config, self._infos, costs)
         if config.window != self.config.window:
             self.estimates.resize(config.window)
         self.config, self.costs = config, costs
@@ -74,48 +89,98 @@ class Planner:
         """Tokens an answer of ``accepted`` tokens still has, on average."""
         return self.estimates.answers.expected_remaining(accepted, max_tokens)
 
-    # --- planning -----------------------------------------------------------------------------------------------
+    # --- the budget's tokens --------------------------------------------------------------------------------------
+
+    @property
+    def counts_decode(self) -> bool:
+        """The budget is a share of all tokens, not of prompt tokens alone."""
+        return self.config.policy is PolicyName.JOINT
+
+    def admitted_tokens(self, prompt_tokens: int) -> int:
+        """What a request adds to the tokens of which the budget is a share."""
+        return prompt_tokens + (round(self.estimates.answers.mean) if self.counts_decode else 0)
+
+    def reserved_tokens(self, prompt_tokens: int) -> int:
+        """What the constrained side is expected to process of a request that it takes part in."""
+        return prompt_tokens + (round(self._decode.owned) if self.counts_decode else 0)
+
+    # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(
-        self, prompt_tokens: int, eligible: Sequence[EndpointInfo], now: float, u: float, *, affordable: bool
+        self,
+        prompt_tokens: int,
+        eligible: Sequence[EndpointInfo],
+        now: float,
+        u: float,
+        *,
+        affordable: bool,
+        share: float | None = None,
+        queue: Queue = no_queue,
     ) -> DispatchPlan:
         """``eligible``: endpoints the request may use, at least one. ``affordable``: the budget granted a reservation.
 
+        ``share``: the b to fit to from the next refit on, where it is to differ from the configured one for a while.
         Never raises: where an estimate fails, a static rule plans and ``fallbacks`` counts.
         """
         try:
-            self._refit_if_due(now)
-            return self._policy(eligible, prompt_tokens, affordable=affordable).decide(prompt_tokens, u)
+            self._refit_if_due(now, self.config.budget if share is None else share)
+            return self._policy(eligible, prompt_tokens, queue, affordable=affordable).decide(prompt_tokens, u)
         except Exception:  # noqa: BLE001 - a failed estimate must not fail a request; the counter tells
             self.fallbacks += 1
             return self._static(eligible, affordable=affordable)
 
-    def _policy(self, eligible: Sequence[EndpointInfo], prompt_tokens: int, *, affordable: bool) -> Policy:
-        name = self.config.policy
-        cloud, device = self._best(eligible, prompt_tokens)
+    def _policy(
+        self, eligible: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue, *, affordable: bool
+    ) -> Policy:
+        policy = self.config.policy
+        cloud = self._fastest(EndpointKind.CLOUD, eligible, prompt_tokens, queue)
+        device = self._fastest(EndpointKind.DEVICE, eligible, prompt_tokens, queue)
         if cloud is None or device is None:
             only = cloud or device
             assert only is not None
-            return Alone(only.id, name, f"only {only.kind} endpoints may serve this request")
-        if name in _SOLE:
-            sole = cloud if _SOLE[name] is EndpointKind.CLOUD else device
-            return Alone(sole.id, name, "the policy says so")
-        if not affordable and self.constrained_kind is EndpointKind.DEVICE:
-            return Alone(cloud.id, "disco-d", "cloud alone: the device's budget is spent")
+            return Alone(only.id, policy.value, f"only {only.kind} endpoints may serve this request")
+        if policy in _SOLE:
+            sole = cloud if _SOLE[policy] is EndpointKind.CLOUD else device
+            return Alone(sole.id, policy.value, "the policy says so")
+        assert self.constrained_kind is not None
         if not affordable:
-            return Alone(device.id, "disco-s", "device alone: the cloud's budget is spent")
-        pair = cloud.id, device.id
-        if pair not in self._fitted:
-            self._fitted[pair] = self._fit(*pair)
-        return self._fitted[pair]
+            free, spent = (cloud, device) if self.constrained_kind is EndpointKind.DEVICE else (device, cloud)
+            name = resolved(policy, self.constrained_kind).value
+            return Alone(free.id, name, f"{free.kind} alone: the {spent.kind}'s budget is spent")
+        key = cloud.id, _level(queue(cloud.id)), device.id, _level(queue(device.id))
+        if key not in self._fitted:
+            self._fitted[key] = self._fit(self.constrained_kind, *key)
+        return self._fitted[key]
 
-    def _fit(self, cloud: EndpointId, device: EndpointId) -> Policy:
-        prompts, budget = self.estimates.prompts, self.config.budget
-        if self.constrained_kind is EndpointKind.DEVICE:
-            waits = fit_waits(self.estimates.ttfts(cloud), prompts, budget, self.config.tail_share)
-            return Scheduled(cloud, device, waits, "disco-d", "w(l)", budget)
-        fit = fit_threshold(prompts, budget)
-        return Scheduled(cloud, device, fit, "disco-s", f"l_th={fit.threshold:g}", budget)
+    def _fit(
+        self, constrained: EndpointKind, cloud: EndpointId, cloud_level: int, device: EndpointId, device_level: int
+    ) -> Policy:
+        """Each side takes its ``level`` steps of queue longer than its profile says.
+
+        Behind a queue every prompt waits long, so that there the mean alone matters.
+        """
+        server = self.estimates.ttfts(cloud)
+        if cloud_level:
+            server = EmpiricalTtft(server.samples + cloud_level * QUEUE_STEP)
+        profile = self.profile(device)
+        line = profile.ttft if isinstance(profile.ttft, LinearTtft) else LinearTtft(0.0, profile.ttft.mean)
+        line = LinearTtft(line.slope, line.intercept + device_level * QUEUE_STEP)
+        if self.counts_decode:
+            self._decode = self._expected_decode(constrained, cloud, device)
+        prompts, config = self.estimates.prompts, self.config
+        beliefs = Beliefs(
+            server, line, prompts, self._share, config.tail_share, self._decode, tail_guard=not device_level
+        )
+        fitted = fit(config.policy, constrained, beliefs)
+        return Scheduled(cloud, device, fitted.schedule, fitted.name, fitted.rule, config.budget)
+
+    def _expected_decode(self, constrained: EndpointKind, cloud: EndpointId, device: EndpointId) -> Decode:
+        source, target = (cloud, device) if constrained is EndpointKind.CLOUD else (device, cloud)
+        answer = self.estimates.answers.mean
+        owned = self.config.handover.decoded(
+            self.profile(source), self.profile(target), self.estimates.prompts.mean, answer
+        )
+        return Decode(owned, answer)
 
     def _static(self, eligible: Sequence[EndpointInfo], *, affordable: bool) -> DispatchPlan:
         """Without estimates: the first endpoint of the unconstrained side; the other side's as well if affordable."""
@@ -131,30 +196,33 @@ class Planner:
         how = "race" if len(chosen) > 1 else f"{chosen[0].kind} alone"
         return DispatchPlan(tuple(Launch(info.id) for info in chosen), "static", f"{how}: an estimate failed")
 
-    def _best(
-        self, infos: Sequence[EndpointInfo], prompt_tokens: int
-    ) -> tuple[EndpointInfo | None, EndpointInfo | None]:
-        """The fastest cloud endpoint and the fastest device for this prompt, by expected TTFT."""
+    def _fastest(
+        self, kind: EndpointKind, infos: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue
+    ) -> EndpointInfo | None:
+        """By expected queue and TTFT for this prompt."""
+        of_kind = (info for info in infos if info.kind is kind)
+        return min(of_kind, key=lambda i: queue(i.id) + self.profile(i.id).expected_ttft(prompt_tokens), default=None)
 
-        def fastest(kind: EndpointKind) -> EndpointInfo | None:
-            of_kind = [info for info in infos if info.kind is kind]
-            return min(of_kind, key=lambda i: self.profile(i.id).expected_ttft(prompt_tokens), default=None)
-
-        return fastest(EndpointKind.CLOUD), fastest(EndpointKind.DEVICE)
-
-    def _refit_if_due(self, now: float) -> None:
+    def _refit_if_due(self, now: float, share: float) -> None:
         news, last = self.estimates.news, self._fitted_at
         if last is not None and (not news or (news < MOST_NEWS and now - last < self.config.refit_seconds)):
             return
         # Noted first: should an estimate fail, the last good fit serves until the next one is due.
         self._fitted_at = now
         self.estimates.refit()
+        self._share = share
         self._fitted.clear()
 
 
-def _dear_kind(regime: Regime | None, infos: Sequence[EndpointInfo], costs: CostModel) -> EndpointKind | None:
+def _level(queue_seconds: float) -> int:
+    return round(queue_seconds / QUEUE_STEP)
+
+
+def _dear_kind(config: PlannerConfig, infos: Sequence[EndpointInfo], costs: CostModel) -> EndpointKind | None:
     cloud = [costs.unit[info.id] for info in infos if info.kind is EndpointKind.CLOUD]
     device = [costs.unit[info.id] for info in infos if info.kind is EndpointKind.DEVICE]
     if not cloud or not device:
         return None
-    return _CONSTRAINED[regime or regime_of(mean_unit_cost(device), mean_unit_cost(cloud))]
+    if config.policy in MADE_FOR:
+        return MADE_FOR[config.policy]
+    return _CONSTRAINED[config.regime or regime_of(mean_unit_cost(device), mean_unit_cost(cloud))]

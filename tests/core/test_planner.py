@@ -11,9 +11,12 @@ import serve_app.core.estimates as estimates_module
 from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, Regime, UnitCost
 from serve_app.core.estimates import Observation, Seen
+from serve_app.core.handover import HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.core.migration import MigrationMode
 from serve_app.core.model import DispatchPlan, EndpointInfo, EndpointKind, Launch
 from serve_app.core.planner import Planner, PlannerConfig
+from serve_app.core.policies import PolicyName
 
 CLOUD = EndpointInfo("cloud", EndpointKind.CLOUD, "m", 4096)
 FAR = EndpointInfo("far", EndpointKind.CLOUD, "m", 4096)
@@ -59,7 +62,7 @@ def names(chosen: DispatchPlan) -> list[str]:
 
 
 def test_device_constrained_hedges_the_fastest_cloud_by_the_fastest_device() -> None:
-    planner = make(PlannerConfig(budget=0.1, tail_share=0.1))
+    planner = make(PlannerConfig(PolicyName.DISCO_D, budget=0.1, tail_share=0.1))
     assert plan(planner) == DispatchPlan(
         (Launch("cloud"), Launch("laptop", 2.0)), "disco-d", "hedge after 2.00 s: w(l) for l=62 under b=0.1"
     )
@@ -68,13 +71,13 @@ def test_device_constrained_hedges_the_fastest_cloud_by_the_fastest_device() -> 
 
 
 def test_device_constrained_with_the_whole_budget_races() -> None:
-    chosen = plan(make(PlannerConfig(budget=1.0)))
+    chosen = plan(make(PlannerConfig(PolicyName.DISCO_D, budget=1.0)))
     assert chosen.launches == (Launch("cloud"), Launch("laptop"))
     assert chosen.reason == "race: w(l) for l=62 under b=1"
 
 
 def test_server_constrained_sends_short_prompts_to_the_device_and_races_long_ones() -> None:
-    planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
+    planner = make(PlannerConfig(PolicyName.DISCO_S, budget=0.5), CLOUDS_DEAR)
     short, long = plan(planner, prompt_tokens=5), plan(planner, prompt_tokens=3000)
     assert (short.policy, names(short)) == ("disco-s", ["phone"])
     assert (long.policy, names(long)) == ("disco-s", ["cloud", "laptop"])
@@ -85,8 +88,8 @@ def test_server_constrained_sends_short_prompts_to_the_device_and_races_long_one
 @pytest.mark.parametrize(
     ("costs", "expected"),
     [
-        (DEVICES_DEAR, DispatchPlan((Launch("cloud"),), "disco-d", "cloud alone: the device's budget is spent")),
-        (CLOUDS_DEAR, DispatchPlan((Launch("laptop"),), "disco-s", "device alone: the cloud's budget is spent")),
+        (DEVICES_DEAR, DispatchPlan((Launch("cloud"),), "disco-d*", "cloud alone: the device's budget is spent")),
+        (CLOUDS_DEAR, DispatchPlan((Launch("laptop"),), "disco-s*", "device alone: the cloud's budget is spent")),
     ],
 )
 def test_without_a_reservation_the_unconstrained_side_serves_alone(costs: CostModel, expected: DispatchPlan) -> None:
@@ -96,18 +99,18 @@ def test_without_a_reservation_the_unconstrained_side_serves_alone(costs: CostMo
 @pytest.mark.parametrize(("policy", "expected"), [("cloud-only", "cloud"), ("device-only", "laptop")])
 @pytest.mark.parametrize("affordable", [True, False])
 def test_a_policy_of_one_side(policy: str, expected: str, affordable: bool) -> None:
-    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    planner = make(PlannerConfig(policy=PolicyName(policy)))
     assert plan(planner, affordable=affordable) == DispatchPlan((Launch(expected),), policy, "the policy says so")
 
 
 @pytest.mark.parametrize(
     ("eligible", "expected", "kind"), [((FAR, CLOUD), "cloud", "cloud"), ((PHONE, LAPTOP), "laptop", "device")]
 )
-@pytest.mark.parametrize("policy", ["disco", "cloud-only", "device-only"])
+@pytest.mark.parametrize("policy", ["auto", "cloud-only", "device-only"])
 def test_where_one_side_only_is_eligible_it_serves_whatever_the_policy(
     eligible: tuple[EndpointInfo, ...], expected: str, kind: str, policy: str
 ) -> None:
-    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    planner = make(PlannerConfig(policy=PolicyName(policy)))
     for affordable in (True, False):
         chosen = plan(planner, eligible=eligible, affordable=affordable)
         assert chosen == DispatchPlan((Launch(expected),), policy, f"only {kind} endpoints may serve this request")
@@ -121,8 +124,8 @@ def test_prices_decide_which_side_is_constrained_unless_told() -> None:
     assert make(costs=CLOUDS_DEAR).constrained_kind is EndpointKind.CLOUD
     told = PlannerConfig(regime=Regime.SERVER_CONSTRAINED)
     assert make(told).constrained_kind is EndpointKind.CLOUD
-    assert plan(make(told)).policy == "disco-s"
-    assert plan(make(PlannerConfig(regime=Regime.DEVICE_CONSTRAINED), CLOUDS_DEAR)).policy == "disco-d"
+    assert plan(make(told)).policy == "disco-s*"
+    assert plan(make(PlannerConfig(regime=Regime.DEVICE_CONSTRAINED), CLOUDS_DEAR)).policy == "disco-d*"
 
 
 @pytest.mark.parametrize("infos", [(CLOUD, FAR), (PHONE,)])
@@ -147,7 +150,7 @@ def test_an_endpoint_without_a_price_is_refused_and_changes_nothing() -> None:
         make(costs=CostModel({"cloud": CHEAP}))
     planner = make()
     with pytest.raises(KeyError):
-        planner.reconfigure(PlannerConfig(policy="cloud-only"), CostModel({"cloud": CHEAP}))
+        planner.reconfigure(PlannerConfig(policy=PolicyName.CLOUD_ONLY), CostModel({"cloud": CHEAP}))
     assert planner.config == PlannerConfig()
     assert planner.costs is DEVICES_DEAR
 
@@ -161,7 +164,7 @@ def drift(planner: Planner, seconds: float, count: int = 60) -> None:
 
 
 def test_it_refits_when_there_is_news_and_the_fit_is_old() -> None:
-    planner = make(PlannerConfig(budget=0.1, tail_share=0.1, refit_seconds=10.0))
+    planner = make(PlannerConfig(PolicyName.DISCO_D, budget=0.1, tail_share=0.1, refit_seconds=10.0))
     assert plan(planner, now=100.0).launches[1].delay == 2.0
     drift(planner, 0.7)
     assert plan(planner, now=109.9).launches[1].delay == 2.0
@@ -192,7 +195,9 @@ def test_it_goes_where_it_is_fast_now() -> None:
 
 def test_waits_follow_a_cloud_that_was_believed_to_be_a_line() -> None:
     priors = {**PRIORS, "cloud": LatencyProfile(LinearTtft(0.001, 0.1), 1000.0, 50.0)}
-    planner = Planner(PlannerConfig(budget=0.1, tail_share=0.1), (CLOUD, PHONE), DEVICES_DEAR, priors)
+    planner = Planner(
+        PlannerConfig(PolicyName.DISCO_D, budget=0.1, tail_share=0.1), (CLOUD, PHONE), DEVICES_DEAR, priors
+    )
     both = (CLOUD, PHONE)
     assert plan(planner, eligible=both).launches[1].delay < 0.4
     for i in range(100):
@@ -201,7 +206,7 @@ def test_waits_follow_a_cloud_that_was_believed_to_be_a_line() -> None:
 
 
 def test_the_threshold_follows_the_prompts() -> None:
-    planner = make(PlannerConfig(budget=0.5), CLOUDS_DEAR)
+    planner = make(PlannerConfig(PolicyName.DISCO_S, budget=0.5), CLOUDS_DEAR)
     assert names(plan(planner, prompt_tokens=400)) == ["cloud", "laptop"]
     for length in range(1000, 2000, 10):
         planner.estimates.observe(Observation(Seen.PROMPT, length))
@@ -239,7 +244,7 @@ def test_reconfiguring_keeps_what_was_seen_and_takes_effect_at_once() -> None:
     plan(planner, now=0.0)
     drift(planner, 0.7)
     planner.reconfigure(PlannerConfig(budget=0.05, tail_share=0.1), CLOUDS_DEAR)
-    assert plan(planner, now=0.1).policy == "disco-s"
+    assert plan(planner, now=0.1).policy == "disco-s*"
     assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.7)
     assert planner.costs is CLOUDS_DEAR
 
@@ -296,8 +301,8 @@ def test_a_static_plan_replaces_a_failed_estimate(
         ("cloud-only", EVERYONE, ["far"]),
         ("device-only", EVERYONE, ["phone"]),
         ("cloud-only", (LAPTOP, PHONE), ["laptop"]),
-        ("disco", (LAPTOP, PHONE), ["laptop"]),
-        ("disco", (CLOUD,), ["cloud"]),
+        ("auto", (LAPTOP, PHONE), ["laptop"]),
+        ("auto", (CLOUD,), ["cloud"]),
     ],
 )
 @pytest.mark.parametrize("affordable", [True, False])
@@ -308,7 +313,7 @@ def test_a_static_plan_keeps_to_policy_and_eligibility(
     expected: list[str],
     affordable: bool,
 ) -> None:
-    planner = make(PlannerConfig(policy=policy))  # type: ignore[arg-type]
+    planner = make(PlannerConfig(policy=PolicyName(policy)))
     monkeypatch.setattr(Planner, "_policy", broken)
     assert names(plan(planner, eligible=eligible, affordable=affordable)) == expected
 
@@ -320,11 +325,73 @@ def test_after_a_failed_refit_the_last_fit_serves_until_the_next_is_due(monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(estimates_module, "OutputLengths", broken)
         assert plan(planner, now=20.0).policy == "static"
-        assert plan(planner, now=21.0).policy == "disco-d"
+        assert plan(planner, now=21.0).policy == "disco-d*"
     assert planner.fallbacks == 1
     planner.estimates.observe(Observation(Seen.ANSWER, 50))
-    assert plan(planner, now=30.0).policy == "disco-d"
+    assert plan(planner, now=30.0).policy == "disco-d*"
     assert planner.fallbacks == 1
+
+
+# --- queues, shares and joint budgets ---------------------------------------------------------------------------------
+
+
+def test_a_queue_counts_as_part_of_what_an_endpoint_takes() -> None:
+    planner = make()
+    assert names(plan(planner, prompt_tokens=20)) == ["cloud", "phone"]
+    queues = {"phone": 2.0, "cloud": 9.0}
+    chosen = planner.plan(20, EVERYONE, 0.0, 0.5, affordable=True, queue=lambda name: queues.get(name, 0.0))
+    assert names(chosen) == ["far", "laptop"]
+
+
+def test_a_busy_device_is_raced_for_short_prompts_too() -> None:
+    both = (CLOUD, PHONE)
+    planner = make(PlannerConfig(budget=0.3), CLOUDS_DEAR)
+    for length in [10] * 30 + [80] * 30:
+        planner.estimates.observe(Observation(Seen.PROMPT, length))
+    assert names(plan(planner, 10, both)) == ["phone"]
+
+    def busy(name: str) -> float:
+        return 30.0 if name == "phone" else 0.0
+
+    chosen = planner.plan(10, both, 0.0, 0.5, affordable=True, queue=busy)
+    assert set(names(chosen)) == {"phone", "cloud"}, "a queue is worth most per token where tokens are few"
+
+
+def test_the_share_to_plan_with_takes_effect_with_the_next_fit() -> None:
+    def waits(now: float, share: float) -> float:
+        chosen = planner.plan(62, EVERYONE, now, 0.5, affordable=True, share=share)
+        return chosen.launches[1].delay if len(chosen.launches) > 1 else 99.0
+
+    planner = make(PlannerConfig(budget=0.3, refit_seconds=10.0))
+    first = waits(0.0, 0.3)
+    drift(planner, 1.0, count=1)
+    assert waits(5.0, 0.02) == first
+    assert waits(10.0, 0.02) > first
+
+
+def test_a_joint_budget_counts_what_is_decoded() -> None:
+    handover = HandoverRule(MigrationMode.BREAK, 4.8, 0.05)
+    joint = make(PlannerConfig(PolicyName.JOINT, budget=0.1, handover=handover))
+    assert joint.counts_decode
+    chosen = plan(joint, prompt_tokens=20)
+    assert (chosen.policy, names(chosen)) == ("joint", ["cloud", "phone"])
+    assert "decode included" in chosen.reason
+    assert joint.admitted_tokens(20) == pytest.approx(220, abs=5), "an answer is expected to have 200 tokens"
+    assert 20 < joint.reserved_tokens(20) < 50, "but the device leaves it long before"
+    prompts_only = make(PlannerConfig(budget=0.1))
+    assert not prompts_only.counts_decode
+    assert prompts_only.admitted_tokens(20) == prompts_only.reserved_tokens(20) == 20
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_every_policy_plans(policy: PolicyName) -> None:
+    for costs in (DEVICES_DEAR, CLOUDS_DEAR):
+        planner = make(PlannerConfig(policy), costs)
+        chosen = plan(planner, u=0.1)
+        assert planner.fallbacks == 0
+        assert {info.kind for info in EVERYONE if info.id in names(chosen)} <= set(EndpointKind)
+        if policy not in (PolicyName.AUTO, PolicyName.JOINT, PolicyName.PAPER):
+            assert chosen.policy in (policy.value, policy.value.removesuffix("-exclusive"))
 
 
 # --- over many requests ---------------------------------------------------------------------------------------------
