@@ -6,6 +6,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -80,6 +81,70 @@ def chat(
         as_json=json,
     )
     raise typer.Exit(run(options, Console()))
+
+
+@app.command()
+def simulate(
+    service: Annotated[str, typer.Option(help="A shipped profile, or a CSV with ttft_s.")] = "gpt-4-turbo-iad",
+    device: Annotated[
+        str, typer.Option(help="A shipped profile, or a CSV with prompt_tokens, ttft_s, tbt_s.")
+    ] = "s23-gemma3-1b-q4",
+    prompts: Annotated[
+        str, typer.Option(help="alpaca, sharegpt, or a CSV with prompt_tokens, output_tokens.")
+    ] = "alpaca",
+    budget: Annotated[
+        Optional[list[float]], typer.Option(help="b, the share of prompt tokens; may be repeated.")  # noqa: UP045
+    ] = None,
+    regime: Annotated[
+        Optional[list[str]], typer.Option(help="device-constrained or server-constrained; both if not given.")  # noqa: UP045
+    ] = None,
+    arrivals: Annotated[
+        Optional[str], typer.Option(help="poisson, azure, or a CSV with arrival_s: queue at the device.")  # noqa: UP045
+    ] = None,
+    gap: Annotated[Optional[float], typer.Option(help="Mean seconds between arrivals.")] = None,  # noqa: UP045
+    requests: Annotated[int, typer.Option(min=1, max=100_000_000, help="Requests per policy.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    exact: Annotated[bool, typer.Option("--exact", help="Replay up to 2000 by the production code too.")] = False,
+    suite: Annotated[Optional[str], typer.Option(help="paper: the paper's evaluation.")] = None,  # noqa: UP045
+    data: Annotated[Optional[Path], typer.Option(help="Folder with the public traces, for --suite.")] = None,  # noqa: UP045
+    splits: Annotated[int, typer.Option(min=1, help="Seeded halvings of each trace, for --suite.")] = 20,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, for --suite.")] = 2,
+    json: Annotated[Optional[Path], typer.Option(help="Write all figures to this file.")] = None,  # noqa: UP045
+    plots: Annotated[Optional[Path], typer.Option(help="Write PNG and SVG plots into this folder.")] = None,  # noqa: UP045
+) -> None:
+    """What would each policy do for these services, devices and prompts? Nothing is started, nobody is asked."""
+    from serve_app.cli.simulate import BUDGETS, SimulateOptions
+    from serve_app.cli.simulate import simulate as run
+
+    options = SimulateOptions(
+        service=service,
+        device=device,
+        prompts=prompts,
+        arrivals=arrivals,
+        gap=gap,
+        regimes=tuple(regime or ()),
+        budgets=tuple(dict.fromkeys(budget or BUDGETS)),
+        requests=requests,
+        seed=seed,
+        exact=exact,
+        suite=suite,
+        data=data,
+        splits=splits,
+        jobs=jobs,
+        json_file=json,
+        plots=plots,
+    )
+    raise typer.Exit(run(options, Console()))
+
+
+@app.command()
+def traces(
+    folder: Annotated[Optional[Path], typer.Argument(help="A folder to check.")] = None,  # noqa: UP045 - typer reads it
+) -> None:
+    """Where the public measurements are that the simulator can use; or whether a folder holds them."""
+    from serve_app.cli.traces import traces as run
+
+    raise typer.Exit(run(folder, Console()))
 
 
 @models.command("list")

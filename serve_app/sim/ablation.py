@@ -58,6 +58,24 @@ MANNERS: Final[Mapping[Regime, tuple[Manner, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What is varied. ``ratios``: None for those of the regime."""
+
+    budgets: Sequence[float] = BUDGETS
+    prices: Sequence[str] = tuple(PRICES)
+    ratios: Sequence[float] | None = None
+
+    def settings(self, regime: Regime) -> Iterator[tuple[str, float, Manner]]:
+        for prices in self.prices:
+            for ratio in RATIOS[regime] if self.ratios is None else self.ratios:
+                for manner in MANNERS[regime]:
+                    yield prices, ratio, manner
+
+
+EVERYTHING: Final = Scope()
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """USD per request without and with moves; ``moved``: share of all requests, of which ``abandoned`` in vain.
 
@@ -85,8 +103,8 @@ class Saving:
         return 1 - self.usd_with / self.usd_without
 
 
-def ablate(case: Case, requests: int, seed: int = 0) -> list[Saving]:
-    """The default policy, fitted on one half of the service's TTFTs and replayed on the other, at all prices."""
+def ablate(case: Case, requests: int, seed: int = 0, scope: Scope = EVERYTHING) -> list[Saving]:
+    """The default policy, fitted on one half of the service's TTFTs and replayed on the other."""
     rng = np.random.default_rng(seed)
     ttft = rng.permutation(case.service.ttft)
     half = ttft.size // 2
@@ -102,9 +120,9 @@ def ablate(case: Case, requests: int, seed: int = 0) -> list[Saving]:
     server = LatencyProfile(known, 1e6, case.service.decode_rate)
     device = LatencyProfile(case.device.line, case.device.prefill_rate, case.device.decode_rate)
     savings = []
-    for budget in BUDGETS:
+    for budget in scope.budgets:
         played = replay(drawn, fit(knowledge, budget).delays(drawn.prompt_tokens, drawn.u), case.device.line)
-        for prices, ratio, manner in _settings(case.regime):
+        for prices, ratio, manner in scope.settings(case.regime):
             unit = PRICES[prices]
             costs = unit, UnitCost(unit.prefill * ratio, unit.decode * ratio)
             dear_device = case.regime is Regime.DEVICE_CONSTRAINED
@@ -124,13 +142,6 @@ def ablate(case: Case, requests: int, seed: int = 0) -> list[Saving]:
             after[won] += cost(rule, moves) - dear.decode * drawn.output_tokens[won]
             savings.append(_saving(case, budget, prices, ratio, manner, before, after, moves))
     return savings
-
-
-def _settings(regime: Regime) -> Iterator[tuple[str, float, Manner]]:
-    for prices in PRICES:
-        for ratio in RATIOS[regime]:
-            for manner in MANNERS[regime]:
-                yield prices, ratio, manner
 
 
 def _dispatch(played: Replay, prompts: np.ndarray, costs: tuple[UnitCost, UnitCost]) -> Floats:
@@ -170,9 +181,3 @@ def _saving(
         delay_num=float(moves.delay_num[moved].mean()) if moved.any() else 0.0,
         longest_gap=quantiles(gaps, (0.99,))[0] if gaps.size else 0.0,
     )
-
-
-def best(savings: Sequence[Saving], regime: Regime, ratio: float, manner: str) -> Saving:
-    """The row that saves most."""
-    rows = [row for row in savings if (row.regime, row.ratio, row.manner) == (regime, ratio, manner)]
-    return max(rows, key=lambda row: row.saved)

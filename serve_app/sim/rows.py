@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,18 @@ class Figures:
         possible = float((baseline - bound).sum())
         return float((baseline - self.mean).sum()) / possible if possible > 0 else 1.0
 
+    def as_json(self) -> dict[str, float]:
+        return {
+            "mean_s": float(self.mean.mean()),
+            "p99_s": float(self.p99.mean()),
+            "spent": float(self.spent.mean()),
+            "headroom": self.headroom,
+            "capture": self.capture(self.optimum),
+            "oracle_share": self.capture(self.oracle),
+            **{f"mean_cut_{reading.value}": self.mean_cut(reading) for reading in Reading},
+            **{f"p99_cut_{reading.value}": self.p99_cut(reading) for reading in Reading},
+        }
+
     def mean_cut(self, reading: Reading) -> float:
         return 1 - float(self.mean.sum() / self.mean_of[reading].sum())
 
@@ -77,6 +89,8 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Row:
     """``server_mean``: E[T_s]; ``fixed``: c + 1 / decode, the part of T_d that does not grow; seconds.
+
+    useful: largest share of tokens that can shorten the mean, in hindsight.
 
     slower_than_peer: lower end of the interval by which a policy's mean exceeds its peer's (``PEERS``), seconds.
     """
@@ -89,8 +103,14 @@ class Row:
     budget: float
     server_mean: float
     fixed: float
+    useful: float
     figures: Mapping[str, Figures]
     slower_than_peer: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Means over the splits."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("figures", "slower_than_peer")}
+        return plain | {"policies": {name: figures.as_json() for name, figures in self.figures.items()}}
 
 
 def play_case(case: Case, splits: int, budgets: Sequence[float] = BUDGETS) -> list[Row]:
@@ -115,6 +135,7 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
         budget=budget,
         server_mean=float(case.service.ttft.mean()),
         fixed=case.device.intercept,
+        useful=float(np.mean([bench.optimum.share[-1] for bench in benches])),
         figures={
             name: _figures(benches, plays, draws if name == DEFAULT[case.regime] else None)
             for name, plays in played.items()

@@ -43,6 +43,18 @@ def prompt_names() -> tuple[str, ...]:
     return tuple(_read()["prompts"])
 
 
+def arrival_names() -> tuple[str, ...]:
+    return tuple(_read()["arrivals"])
+
+
+def measured(name: str) -> ServiceTrace:
+    """A profile as if it were the trace it came from: as many TTFTs as were measured."""
+    profile = load_profile(name)
+    assert isinstance(profile, CloudProfile)
+    ttft = np.array(profile.ttft_samples(profile.provenance.samples or _VALUES))
+    return ServiceTrace(name, ttft, profile.decode_rate, profile.provenance.source)
+
+
 def service(name: str) -> ServiceTrace:
     """A shipped profile by its name, or the user's own CSV by its path. Raises ``BadInput``."""
     if name in service_names():

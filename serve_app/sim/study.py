@@ -18,7 +18,7 @@ from serve_app.sim.oracle import oracle
 from serve_app.sim.policies import CONTENDERS, DEFAULT, baselines
 from serve_app.sim.queued import replay_queued
 from serve_app.sim.requests import Population
-from serve_app.sim.traces import ArrivalTrace, Device, LengthTrace, ServiceTrace
+from serve_app.sim.traces import Device, LengthTrace, ServiceTrace
 from serve_app.sim.vector import Decide, Summary, by_schedule, quantiles, simulate
 
 ORACLE: Final = "oracle"
@@ -139,8 +139,3 @@ def queueing(scenario: Scenario, regime: Regime, budget: float, pattern: str, ar
         float((used > 1e-9).mean()) if used.size else 0.0,
         float(apart.ttft.mean()),
     )
-
-
-def as_it_came(trace: ArrivalTrace, count: int) -> Floats:
-    """The first ``count`` arrivals of a trace, or all."""
-    return trace.arrivals[:count]

@@ -6,18 +6,26 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from serve_app.core.cost import Regime
 from serve_app.sim.ablation import Saving, ablate
+from serve_app.sim.arrivals import client, poisson, rescaled
+from serve_app.sim.public import load_folder
 from serve_app.sim.rows import Case, Row, play_case
-from serve_app.sim.shipped import PAPER_DEVICES, paper_device
+from serve_app.sim.shipped import PAPER_DEVICES, arrival_names, arrivals, paper_device
+from serve_app.sim.study import Queueing, Scenario, queueing
 from serve_app.sim.traces import LengthTrace, ServiceTrace
 
 #: Seconds of a device's TTFT beyond prefill and first decode step: what phones showed, and none.
 OVERHEADS: Final = (0.0, 0.15, 0.3, 0.7)
 #: The overhead at which migration is looked at, and requests per row there.
 MIGRATION_OVERHEAD, MIGRATION_REQUESTS = 0.3, 1000
+#: Requests of a replay with arrivals, mean seconds between them, and the budget.
+ARRIVALS, MEAN_GAP, ARRIVAL_BUDGET = 4000, 30.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,27 @@ def run(chosen: Sequence[Case], splits: int, jobs: int, progress: Callable[[int]
             results.savings.extend(savings)
             progress(done)
     return results
+
+
+def arrival_patterns(
+    services: Sequence[ServiceTrace], prompts: Sequence[LengthTrace], folder: Path | None, seed: int
+) -> list[Queueing]:
+    """The default policies on the first service and prompts under every known pattern of arrivals, rescaled alike."""
+    rng = np.random.default_rng(seed)
+    times = {"poisson": poisson(ARRIVALS, MEAN_GAP, rng)}
+    if folder is None:
+        times |= {name: rescaled(arrivals(name).arrivals, ARRIVALS, MEAN_GAP) for name in arrival_names()}
+    else:
+        found = load_folder(folder)
+        times |= {trace.name: rescaled(trace.arrivals, ARRIVALS, MEAN_GAP) for trace in found.arrivals}
+        times |= {f"servegen {one.name}": client(one, ARRIVALS, MEAN_GAP, rng) for one in found.clients}
+    device = paper_device(PAPER_DEVICES[0], MIGRATION_OVERHEAD)
+    scenario = Scenario(services[0], device, prompts[0], halved=True, requests=ARRIVALS, seed=seed)
+    return [
+        queueing(scenario, regime, ARRIVAL_BUDGET, pattern, chosen)
+        for regime in Regime
+        for pattern, chosen in times.items()
+    ]
 
 
 def _one(case: Case, splits: int) -> tuple[list[Row], list[Saving]]:
