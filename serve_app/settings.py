@@ -95,7 +95,7 @@ class OpenAIHttpEngineSettings(Settings):
     )
     plaintext_key: bool = Field(default=False, description="The key may travel over http:// beyond this machine.")
     context_length: int = Field(default=8192, ge=16, description="Tokens, where the server does not tell.")
-    continues_by: Literal["probe", "ids", "completion", "prefill", "prefix", "trailing", "no"] = Field(
+    continues_by: Literal["probe", "ids", "completion", "prefill", "prefix", "trailing", "nothing"] = Field(
         default="probe",
         description="How it carries on a given beginning of an answer. ids: /tokenize and return_token_ids, as vLLM; "
         "completion: chat_template and /completions; the rest by a last assistant message, with "

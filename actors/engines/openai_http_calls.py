@@ -44,13 +44,13 @@ class Continuation(StrEnum):
     PREFILL = "prefill"
     PREFIX = "prefix"
     TRAILING = "trailing"
-    NO = "no"
+    NOTHING = "nothing"
 
     @property
     def as_endpoint(self) -> ContinuesBy:
         if self is Continuation.IDS:
             return ContinuesBy.IDS
-        return ContinuesBy.NO if self is Continuation.NO else ContinuesBy.TEXT
+        return ContinuesBy.NO if self is Continuation.NOTHING else ContinuesBy.TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Calls:
         return Call(RAW, self.raw(prompt, sampling.max_tokens) | self._choices(sampling))
 
     def _by_message(self, messages: Sequence[Message], given: str, sampling: Sampling, able: Capabilities) -> Call:
-        if given and able.continuation is Continuation.NO:
+        if given and able.continuation is Continuation.NOTHING:
             raise EndpointUnavailable("the server can only start an answer, not carry one on")
         sent, unsent = cut_space(given) if able.trims else (given, "")
         body = self.chat(messages, sent, able.continuation, sampling.max_tokens)

@@ -51,7 +51,7 @@ class Probe:
             return Capabilities(Continuation.IDS, context)
         if self._template is not None:
             same = await self._renders_alike(self._template)
-            return Capabilities(Continuation.COMPLETION if same else Continuation.NO, context)
+            return Capabilities(Continuation.COMPLETION if same else Continuation.NOTHING, context)
         return await self._by_message(context)
 
     async def _context_length(self) -> int:
@@ -92,11 +92,11 @@ class Probe:
     async def _renders_alike(self, template: PromptTemplate) -> bool:
         """The operator's template makes as many tokens of a question as the server's own, BOS included."""
         mine = _prompt_tokens(await self._ask(RAW, self._calls.raw(template.render(ChatPrompt(QUESTION)))))
-        return mine is not None and mine == await self._chat_tokens("", Continuation.NO)
+        return mine is not None and mine == await self._chat_tokens("", Continuation.NOTHING)
 
     async def _by_message(self, context: int) -> Capabilities:
         """By counts: a last message that is carried on adds its own tokens, and nothing that ends or opens a turn."""
-        plain = await self._chat_tokens("", Continuation.NO)
+        plain = await self._chat_tokens("", Continuation.NOTHING)
         if plain is not None:
             for how in (Continuation.PREFILL, Continuation.PREFIX, Continuation.TRAILING):
                 once, twice = [await self._chat_tokens(given, how) for given in (ONCE, TWICE)]
@@ -105,7 +105,7 @@ class Probe:
                 if twice - once == once - plain + 1:
                     spaced = await self._chat_tokens(SPACED, how)
                     return Capabilities(how, context, trims=spaced is None or spaced <= once)
-        return Capabilities(Continuation.NO, context)
+        return Capabilities(Continuation.NOTHING, context)
 
     async def _chat_tokens(self, given: str, how: Continuation) -> int | None:
         return _prompt_tokens(await self._ask(CHAT, self._calls.chat(QUESTION, given, how)))

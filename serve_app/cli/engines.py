@@ -71,7 +71,7 @@ def engine_notes(engine: EngineSettings) -> list[str]:
     """What else an operator wants to know of an endpoint: of one over HTTP, its capability and where its key is."""
     if not isinstance(engine, OpenAIHttpEngineSettings):
         return []
-    how = {"probe": "as it proves to know at the start", "no": "nothing; it only starts answers"}
+    how = {"probe": "as it proves to know at the start", "nothing": "nothing; it only starts answers"}
     notes = [f"continues by: {how.get(engine.continues_by, engine.continues_by)}"]
     if engine.api_key_env is not None:
         try:

@@ -30,7 +30,7 @@ GREEDY = Sampling(max_tokens=200, temperature=0.0)
 @asynccontextmanager
 async def started(url: str, **settings: Any) -> AsyncIterator[OpenAIHttpEngine]:
     """An engine that has not necessarily found its server yet."""
-    chosen = {"model": "fake", "continues_by": "no", "warm_up": False} | settings
+    chosen = {"model": "fake", "continues_by": "nothing", "warm_up": False} | settings
     engine = OpenAIHttpEngine(OpenAIHttpEngineSettings(base_url=url, **chosen), first_pause=0.01)
     try:
         await engine.start()

@@ -61,7 +61,7 @@ def test_a_prefill_is_recognised_by_its_count_of_tokens(how: str, strict: bool, 
     "server", [FakeServer(), FakeServer(strict=True), FakeServer(continues=PREFILLS, usage="never")]
 )
 def test_a_server_that_proves_nothing_can_only_start(server: FakeServer) -> None:
-    assert probed(server).continuation is Continuation.NO
+    assert probed(server).continuation is Continuation.NOTHING
 
 
 def test_ids_are_preferred_to_anything_else() -> None:
@@ -72,8 +72,8 @@ def test_a_template_counts_only_if_it_renders_what_the_server_renders(template: 
     assert probed(FakeServer(), chat_template=template).continuation is Continuation.COMPLETION
     other = tmp_path / "other.jinja"
     other.write_text("{% for message in messages %}{{ message.content }}{% endfor %}", "utf-8")
-    assert probed(FakeServer(), chat_template=str(other)).continuation is Continuation.NO
-    assert probed(FakeServer(raw=False), chat_template=template).continuation is Continuation.NO
+    assert probed(FakeServer(), chat_template=str(other)).continuation is Continuation.NOTHING
+    assert probed(FakeServer(raw=False), chat_template=template).continuation is Continuation.NOTHING
 
 
 def test_what_is_declared_is_not_probed() -> None:
@@ -159,7 +159,7 @@ def test_a_beginning_that_the_caller_gave_comes_before_the_answer_so_far(how: st
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("how", ["ids", "no"])
+@pytest.mark.parametrize("how", ["ids", "nothing"])
 def test_a_raw_prompt_is_carried_on_as_it_is(how: str) -> None:
     server = FakeServer(TEXT, ids=how == "ids")
 
@@ -247,7 +247,7 @@ def test_an_answer_at_its_limit_ends_with_length(allowed: int, usage: Any, by_id
     server = FakeServer("abcdefghij", ids=by_ids, usage=usage)
 
     async def main() -> None:
-        async with server.running() as url, started(url, continues_by="ids" if by_ids else "no") as engine:
+        async with server.running() as url, started(url, continues_by="ids" if by_ids else "nothing") as engine:
             items = await read(engine, request(sampling=Sampling(max_tokens=allowed)))
             assert text_of(items) == "abcdefghij"[:allowed]
             assert chunks_of(items)[-1].finish is FinishReason.LENGTH

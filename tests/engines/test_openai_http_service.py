@@ -113,7 +113,7 @@ def test_an_answer_that_breaks_off_is_carried_on_by_another_server(act: Act, how
     async def main() -> None:
         async with broken.running() as first, sound.running() as second:
             endpoints = {
-                "cloud": far(first, "cloud", continues_by="no", idle_seconds=0.1),
+                "cloud": far(first, "cloud", continues_by="nothing", idle_seconds=0.1),
                 "spare": far(second, "device", continues_by=how),
             }
             live = {"policy": {"budget": 0.0}, "migration": {"mode": "off"}, "regime": "device-constrained"}
@@ -132,7 +132,7 @@ def test_an_answer_that_breaks_off_is_carried_on_by_another_server(act: Act, how
 def test_a_server_that_fails_at_once_costs_nobody_an_answer(act: Act) -> None:
     async def main() -> None:
         async with ScriptedServer([act]).running() as first, FakeServer(TEXT).running() as second:
-            endpoints = {"cloud": far(first, "cloud", continues_by="no"), "spare": far(second, "device")}
+            endpoints = {"cloud": far(first, "cloud", continues_by="nothing"), "spare": far(second, "device")}
             live = {"policy": {"budget": 0.0}, "regime": "device-constrained"}
             text, outcome = await ask(endpoints, live)
             assert text == TEXT
@@ -146,8 +146,8 @@ def test_a_pin_is_not_broken_by_a_silent_server() -> None:
         server = ScriptedServer([answer("ok"), silent])
         async with server.running() as first, FakeServer(TEXT).running() as second:
             endpoints = {
-                "cloud": far(first, "cloud", continues_by="no", first_token_seconds=0.1, warm_up=True),
-                "spare": far(second, "device", continues_by="no"),
+                "cloud": far(first, "cloud", continues_by="nothing", first_token_seconds=0.1, warm_up=True),
+                "spare": far(second, "device", continues_by="nothing"),
             }
             with pytest.raises(Exception, match="did not answer in time"):
                 await ask(endpoints, {}, pin=Pin.CLOUD_ONLY)
