@@ -17,9 +17,10 @@ from serve_app.core.schedule import NEVER, Delays, Start
 
 #: Groups of prompt lengths that get shares of their own.
 MOST_STRATA: Final = 128
-#: The guarded quantile of TTFT is 1 - TAIL, and stays below GUARD times that of a random choice with the same budget.
+#: The guarded quantile of TTFT is 1 - TAIL, and is predicted to stay below GUARD times that of a random choice with the
+#: same budget: so much do 25 samples of a server leave open.
 TAIL: Final = 0.01
-GUARD: Final = 0.95
+GUARD: Final = 0.9
 #: A price, relative to the largest gain, beside which no gain counts.
 _ABOVE_ALL: Final = 1e6
 
@@ -58,6 +59,7 @@ def fit_optimal_threshold(
     ``decode``: with the tokens that the server decodes where it wins, and answers, on their sides of that budget.
     ``tail_guard``: but race as many slow requests as it takes for the predicted P99 to be below ``GUARD`` times that of
     the same budget spent at random. Where no choice of lengths can do that, the longest race, as in DiSCo-S.
+    What no race can gain, as far as F knows, is spent too, on the longest prompts without one.
     """
     strata = lengths.strata(MOST_STRATA)
     limit = budget * (lengths.mean + decode.answer)
@@ -79,7 +81,7 @@ def fit_optimal_threshold(
         return RaceTable(strata.longest, fastest.choice)
     safest = best(-_ABOVE_ALL * float(gains.max()))
     if safest.cost < guard.needed:
-        return RaceTable(strata.longest, _fill(np.where(gains > 0, strata.mean, 0.0), spent, limit))
+        return RaceTable(strata.longest, _fill(strata.mean, spent, limit))
     edge = edge_at(guard.needed, fastest, safest, best)
     return RaceTable(strata.longest, edge.below.choice + edge.share * (edge.above.choice - edge.below.choice))
 
@@ -93,12 +95,12 @@ def _gains(ttft: ServerTtft, answers: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _fill(ratios: NDArray[np.float64], tokens: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Shares of the strata that race: the largest ratios first, the last one in part; none without a positive ratio."""
-    order = np.argsort(-ratios, kind="stable")
+    """Shares of the strata that race: the largest ratios first, the longest of equal ones, the last one in part."""
+    order = ratios.argsort(kind="stable")[::-1]
     costs = tokens[order]
     shares = np.empty(costs.size)
     shares[order] = np.clip((limit - np.cumsum(costs)) / costs + 1, 0.0, 1.0)
-    return np.where(ratios > 0, shares, 0.0)
+    return shares
 
 
 class _Guard(NamedTuple):
