@@ -173,7 +173,7 @@ def _suite(options: SimulateOptions, console: Console) -> int:
     console.print(f"{len(chosen)} cases of {len(services)} services from {where}", highlight=False, soft_wrap=True)
     with _progress("evaluating", len(chosen)) as step:
         results = run(chosen, options.splits, options.jobs, lambda _: step())
-    lines = judge(results.rows, results.savings)
+    lines = judge(results.rows, results.joint, results.savings)
     queued = arrival_patterns(services, prompts, options.data, options.seed)
     console.print(view.verdicts(lines))
     console.print(view.queues(queued))
@@ -184,6 +184,7 @@ def _suite(options: SimulateOptions, console: Console) -> int:
             "splits": options.splits,
             "verdicts": [asdict(line) for line in lines],
             "rows": [row.as_json() for row in results.rows],
+            "joint": [asdict(row) | {"cut": row.cut} for row in results.joint],
             "moves": [asdict(saving) | {"saved": saving.saved} for saving in results.savings],
             "arrivals": [asdict(one) for one in queued],
         },

@@ -73,17 +73,19 @@ def moves(savings: Sequence[Saving]) -> RenderableType:
 
 def queues(found: Sequence[Queueing]) -> RenderableType:
     """What arrivals do to a device that serves one request at a time."""
-    table = _table("the default policy, with one request at a time on the device")
-    for column in ("arrivals", "regime", "b", "mean TTFT", "without queues", "P99", "queued"):
-        table.add_column(column, justify="left" if column in ("arrivals", "regime") else "right")
+    table = _table(
+        "the default policy, with one request at a time on the device; TTFT in seconds: mean, the mean if "
+        "nobody queued, and P99; share of the device's requests that queued"
+    )
+    for column in ("arrivals", "b", "mean", "unqueued", "P99", "queued"):
+        table.add_column(column, justify="left" if column == "arrivals" else "right", no_wrap=True)
     for one in found:
         table.add_row(
-            one.pattern,
-            one.regime.value,
+            f"{one.pattern}, {one.regime.value}",
             f"{one.budget:g}",
-            f"{one.mean:.3f} s",
-            f"{one.alone_mean:.3f} s",
-            f"{one.p99:.2f} s",
+            f"{one.mean:.3f}",
+            f"{one.alone_mean:.3f}",
+            f"{one.p99:.2f}",
             f"{one.queued:.1%}",
         )
     return table
@@ -104,4 +106,10 @@ def verdicts(lines: Sequence[Line]) -> RenderableType:
 
 
 def _table(caption: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption or None, caption_justify="left")
+    return Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        caption=f"{caption}\n" if caption else None,
+        caption_justify="left",
+    )

@@ -44,12 +44,16 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Seconds, and the share of prompt tokens that the constrained side prefilled. ttft: T_s by length, row by row."""
+    """Seconds. spent: share of prompt tokens that the constrained side prefilled; won: of requests that it won.
+
+    ttft: T_s by length, row by row.
+    """
 
     ttft: Floats
     mean: float
     p99: float
     spent: float
+    won: float
 
 
 def told_apart(prompts: NDArray[np.int64]) -> LengthDistribution:
@@ -103,7 +107,9 @@ class Bench:
         tokens = self.prompts * self.chance
         spent = played.started(self.regime).reshape(ttft.shape).mean(axis=0) @ tokens / tokens.sum()
         p99 = self.p99(ttft, self._equal[None])[0]
-        return Played(ttft, float(ttft.mean(axis=0) @ self.chance), p99, float(spent))
+        dear_won = played.device_won == (self.regime is Regime.DEVICE_CONSTRAINED)
+        won = dear_won.reshape(ttft.shape).mean(axis=0) @ self.chance
+        return Played(ttft, float(ttft.mean(axis=0) @ self.chance), p99, float(spent), float(won))
 
     def p99(self, ttft: Floats, weights: Floats) -> list[float]:
         """Of TTFTs by T_s and length, for each row of ``weights``, which weighs the judged T_s."""

@@ -117,7 +117,7 @@ def play_case(case: Case, splits: int, budgets: Sequence[float] = BUDGETS) -> li
     """Every policy that fits the regime, at every budget, over ``splits`` seeded halvings."""
     lengths = told_apart(case.lengths)
     benches = [Bench(case.service.ttft, lengths, case.device.line, case.regime, seed) for seed in range(splits)]
-    draws = _draws(case.service.ttft.size)
+    draws = resampled(case.service.ttft.size)
     return [_row(case, benches, budget, draws) for budget in budgets]
 
 
@@ -141,7 +141,7 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
             for name, plays in played.items()
         },
         slower_than_peer={
-            name: _least_mean_excess(benches, played[name], played[peer], draws)
+            name: least_mean_excess(benches, played[name], played[peer], draws)
             for name, peer in PEERS.items()
             if name in played
         },
@@ -177,12 +177,13 @@ def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats |
 # --- intervals: measurements are drawn again, with replacement; a replicate is a new sample, judged in all splits ---
 
 
-def _draws(size: int) -> Floats:
+def resampled(size: int) -> Floats:
     """How often each measurement is in each replicate."""
     return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), REPLICATES).astype(np.float64)
 
 
 def _least_p99_excess(pairs: Sequence[tuple[Bench, Played]], reading: Reading, draws: Floats) -> float:
+    """Lower end of the interval of P99(policy) - P99(baseline), seconds."""
     excess = np.zeros(REPLICATES)
     for bench, played in pairs:
         weights = draws[:, bench.judged]
@@ -191,9 +192,10 @@ def _least_p99_excess(pairs: Sequence[tuple[Bench, Played]], reading: Reading, d
     return float(np.quantile(excess / len(pairs), (1 - CONFIDENCE) / 2))
 
 
-def _least_mean_excess(
+def least_mean_excess(
     benches: Sequence[Bench], played: Sequence[Played], peers: Sequence[Played], draws: Floats
 ) -> float:
+    """Lower end of the interval of mean(policy) - mean(peer), seconds."""
     excess = np.zeros(REPLICATES)
     for bench, one, peer in zip(benches, played, peers, strict=True):
         weights = draws[:, bench.judged]

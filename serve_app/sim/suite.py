@@ -14,6 +14,7 @@ import numpy as np
 from serve_app.core.cost import Regime
 from serve_app.sim.ablation import Saving, ablate
 from serve_app.sim.arrivals import client, poisson, rescaled
+from serve_app.sim.joint import JointRow, play_joint
 from serve_app.sim.public import load_folder
 from serve_app.sim.rows import Case, Row, play_case
 from serve_app.sim.shipped import PAPER_DEVICES, arrival_names, arrivals, paper_device
@@ -24,6 +25,8 @@ from serve_app.sim.traces import LengthTrace, ServiceTrace
 OVERHEADS: Final = (0.0, 0.15, 0.3, 0.7)
 #: The overhead at which migration is looked at, and requests per row there.
 MIGRATION_OVERHEAD, MIGRATION_REQUESTS = 0.3, 1000
+#: Prompts for which one budget over prefill and decode is looked at.
+JOINT_PROMPTS: Final = "alpaca"
 #: Requests of a replay with arrivals, mean seconds between them, and the budget.
 ARRIVALS, MEAN_GAP, ARRIVAL_BUDGET = 4000, 30.0, 0.3
 
@@ -31,6 +34,7 @@ ARRIVALS, MEAN_GAP, ARRIVAL_BUDGET = 4000, 30.0, 0.3
 @dataclass(frozen=True, slots=True)
 class Results:
     rows: list[Row]
+    joint: list[JointRow]
     savings: list[Saving]
 
 
@@ -47,13 +51,14 @@ def cases(services: Sequence[ServiceTrace], prompts: Sequence[LengthTrace]) -> l
 
 def run(chosen: Sequence[Case], splits: int, jobs: int, progress: Callable[[int], None] = lambda _: None) -> Results:
     """Every case in ``jobs`` processes. ``progress`` is told how many are done."""
-    results = Results([], [])
+    results = Results([], [], [])
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         futures = [pool.submit(_one, case, splits) for case in chosen]
         for done, future in enumerate(futures, 1):
-            rows, savings = future.result()
+            rows, joint, savings = future.result()
             results.rows.extend(rows)
+            results.joint.extend(joint)
             results.savings.extend(savings)
             progress(done)
     return results
@@ -80,6 +85,7 @@ def arrival_patterns(
     ]
 
 
-def _one(case: Case, splits: int) -> tuple[list[Row], list[Saving]]:
+def _one(case: Case, splits: int) -> tuple[list[Row], list[JointRow], list[Saving]]:
+    joint = play_joint(case, splits) if case.prompts.name == JOINT_PROMPTS else []
     savings = ablate(case, MIGRATION_REQUESTS) if case.overhead == MIGRATION_OVERHEAD else []
-    return play_case(case, splits), savings
+    return play_case(case, splits), joint, savings

@@ -11,6 +11,7 @@ import numpy as np
 from serve_app.core.cost import Regime
 from serve_app.core.migration import MigrationMode
 from serve_app.sim.ablation import READER, Manner, Saving
+from serve_app.sim.joint import JointRow
 from serve_app.sim.judge import Reading
 from serve_app.sim.policies import DEFAULT, DISCO_D, DISCO_D_01, DISCO_D_STAR, DISCO_S, DISCO_S_MEAN, DISCO_S_STAR
 from serve_app.sim.rows import Figures, Row
@@ -30,10 +31,10 @@ class Line:
     met: bool | None
 
 
-def judge(rows: Sequence[Row], savings: Sequence[Saving]) -> list[Line]:
+def judge(rows: Sequence[Row], joint: Sequence[JointRow], savings: Sequence[Saving]) -> list[Line]:
     """Every line over all rows. None is left out but those without headroom, which are counted."""
     lines = [*_headroom(rows), *_capture(rows), *_mean(rows), *_tail(rows), *_static_spend(rows), *_ranges(rows)]
-    return lines + _migration(savings)
+    return lines + _joint(joint) + _migration(savings)
 
 
 # --- dispatch -------------------------------------------------------------------------------------------------------
@@ -170,6 +171,18 @@ def _mean_cut(reading: Reading) -> Callable[[Figures], float]:
 
 def _p99_cut(reading: Reading) -> Callable[[Figures], float]:
     return lambda figures: figures.p99_cut(reading)
+
+
+def _joint(rows: Sequence[JointRow]) -> list[Line]:
+    """The devices as reported, without overhead, for the cut; all rows for what must not be worse."""
+    lines = []
+    for regime in Regime:
+        cuts = [row.cut for row in rows if row.regime is regime and row.overhead == 0]
+        claim = f"{regime.value}: median cut of the mean by one budget over prefill and decode"
+        lines.append(_at_least("joint", claim, 0.25, _quantile(cuts, 0.5)))
+        slower = [row.slower > 0 for row in rows if row.regime is regime]
+        lines.append(_at_most("joint", f"{regime.value}: rows slower beyond the interval", 0.0, _share(slower)))
+    return lines
 
 
 # --- migration ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from serve_app.core.cost import Regime
 from serve_app.core.schedule import NEVER
 from serve_app.sim.ablation import MANNERS, PRICES, RATIOS, Saving, ablate
+from serve_app.sim.joint import play_joint
 from serve_app.sim.judge import Reading
 from serve_app.sim.policies import CONTENDERS, DEFAULT, DISCO_D, DISCO_D_STAR, DISCO_S, DISCO_S_STAR, baselines
 from serve_app.sim.rows import Case, Figures, Row, play_case
@@ -98,7 +99,7 @@ def verdict(lines: list[Line], *words: str) -> Line:
 
 
 def test_perfect_rows_meet_every_line_about_dispatch() -> None:
-    lines = judge([row(regime) for regime in Regime for _ in range(3)], [])
+    lines = judge([row(regime) for regime in Regime for _ in range(3)], [], [])
     for line in lines:
         if line.subject.split()[0] in ("capture", "tail", "static") and "oracle" not in line.claim:
             assert line.met, line
@@ -106,7 +107,7 @@ def test_perfect_rows_meet_every_line_about_dispatch() -> None:
 
 def test_every_kind_of_miss_is_seen() -> None:
     poor = figures(0.9, p99=5 * np.ones(2), p99_worse={Reading.CONCURRENT: 0.3}, spent=0.5 * np.ones(2))
-    lines = judge([row(regime, slower=0.1, star=poor) for regime in Regime], [])
+    lines = judge([row(regime, slower=0.1, star=poor) for regime in Regime], [], [])
     for words in (
         ("capture", f"{DISCO_D_STAR}: median"),
         ("capture", "lowest median of a trace (made-up)"),
@@ -124,7 +125,7 @@ def test_every_kind_of_miss_is_seen() -> None:
 
 def test_rows_without_headroom_are_counted_and_left_out_of_capture() -> None:
     flat = figures(5.0, optimum=0.99 * np.ones(2))
-    lines = judge([row(Regime.DEVICE_CONSTRAINED), row(Regime.DEVICE_CONSTRAINED, star=flat)], [])
+    lines = judge([row(Regime.DEVICE_CONSTRAINED), row(Regime.DEVICE_CONSTRAINED, star=flat)], [], [])
     assert verdict(lines, "device-constrained: rows in which").figure == "1 of 2"
     assert [line.met for line in lines if line.claim == f"{DISCO_D_STAR}: median"] == [True]
 
@@ -164,12 +165,25 @@ def saving(**changes: object) -> Saving:
 
 
 def test_what_the_reader_notices_is_judged_on_the_worst_row_and_named() -> None:
-    lines = judge([], [saving(), saving(delay_num=1.5), saving(service="slow", longest_gap=0.9)])
+    lines = judge([], [], [saving(), saving(delay_num=1.5), saving(service="slow", longest_gap=0.9)])
     assert verdict(lines, "migration", "10x as dear: break").met
     reader = verdict(lines, "break: worst row")
     assert not reader.met
     assert reader.figure == "1.50, 4.32/r_c (slow)"
     assert verdict(lines, "overlap: worst row").met
+
+
+@pytest.mark.parametrize("regime", list(Regime))
+def test_one_budget_that_counts_on_the_handover_buys_more_races(regime: Regime) -> None:
+    rows = play_joint(case(regime), splits=3, budgets=(0.05, 0.3, 0.9))
+    for one in rows:
+        assert one.joint <= one.separate + 1e-3
+        assert one.slower <= 0
+        assert one.joint_tokens <= one.budget + 0.05
+        assert one.separate_tokens <= one.budget + 0.1
+    lines = judge([], [replace(rows[0], overhead=0.0, joint=0.5, separate=1.0), replace(rows[0], slower=0.1)], [])
+    assert verdict(lines, f"joint {regime.value}: median cut").met
+    assert not verdict(lines, f"joint {regime.value}: rows slower").met
 
 
 @pytest.mark.parametrize("regime", list(Regime))
