@@ -85,7 +85,7 @@ class EventParser:
     def _take(self, line: bytes) -> ServerEvent | None:
         if not line:
             return self._dispatch()
-        self._size += len(line)
+        self._size += len(line) + 1
         text = line.decode("utf-8", "replace")
         field, _, value = text.partition(":")
         value = value.removeprefix(" ")
