@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,15 +47,6 @@ class BucketedTtft:
         self._bounds = (np.arange(self._first, self._first + counts.size + 1) << _SHIFT).view(np.float64)
         if clipped:
             self._bounds[0] = 0.0
-        # E[(T - x)+] = level - slope x: below the first bucket, in each, and above the last.
-        later = 1 - self._before / self.samples.size
-        mean_later = (later[1:] + later[:-1]) / 2
-        #: E[min(T, x)] at every bound.
-        self._lived = _sums(mean_later * np.diff(self._bounds))
-        excess = self._lived[-1] - self._lived
-        self._slope = np.concatenate([[1.0], mean_later, [0.0]])
-        starts = np.concatenate([self._bounds[:1], self._bounds])
-        self._level = np.concatenate([excess[:1], excess]) + self._slope * starts
 
     @property
     def size(self) -> int:
@@ -64,9 +56,10 @@ class BucketedTtft:
         """F^-1(q): the smallest sample x with F(x) >= q."""
         rank = min(max(math.ceil(q * self.samples.size - 1e-9), 1), self.samples.size)
         bucket = int(self._before.searchsorted(rank)) - 1
-        inside = self.samples[(self.samples >= self._bounds[bucket]) & (self.samples < self._bounds[bucket + 1])]
+        inside = self.samples >= self._bounds[bucket]
+        inside &= self.samples < self._bounds[bucket + 1]
         nth = rank - 1 - int(self._before[bucket])
-        return float(np.partition(inside, nth)[nth])
+        return float(np.partition(self.samples[inside], nth)[nth])
 
     def answered(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability that the next answer takes at most x, or less: samples in the bucket of x do not count."""
@@ -75,26 +68,47 @@ class BucketedTtft:
 
     def mean_excess(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """E[(T - x)+], seconds, for finite x."""
+        _, level, slope = self._lines
         place = self._place(x)
-        excess: NDArray[np.float64] = self._slope.take(place, mode="clip")
+        excess: NDArray[np.float64] = slope.take(place, mode="clip")
         excess *= x
-        np.subtract(self._level.take(place, mode="clip"), excess, out=excess)
+        np.subtract(level.take(place, mode="clip"), excess, out=excess)
         np.maximum(excess, 0.0, out=excess)
         return excess
 
     def waits(self) -> Waits:
         """The upper bounds of buckets stand for their samples: as many of them for equal shares of F as of the mean."""
-        cuts = even_cuts(self._before[1:] * (self._lived[-1] / self.size) + self._lived[1:], MOST_WAITS - 2)
+        lived = self._lines.lived
+        cuts = even_cuts(self._before[1:] * (lived[-1] / self.size) + lived[1:], MOST_WAITS - 2)
         ranks = self._before[1:][cuts]
         ranks = ranks[np.append(np.diff(ranks) > 0, True)]
         # In a gap between samples the first bound is the one to wait for.
         return waits_of(self._bounds[self._before.searchsorted(ranks)], ranks, self.size)
+
+    @cached_property
+    def _lines(self) -> _Lines:
+        later = 1 - self._before / self.size
+        mean_later = (later[1:] + later[:-1]) / 2
+        lived = _sums(mean_later * np.diff(self._bounds))
+        excess = lived[-1] - lived
+        slope = np.concatenate([[1.0], mean_later, [0.0]])
+        starts = np.concatenate([self._bounds[:1], self._bounds])
+        return _Lines(lived, np.concatenate([excess[:1], excess]) + slope * starts, slope)
 
     def _place(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """At most 0: below the first bucket; 1: in it, and so on."""
         place = x.view(np.int64) >> _SHIFT
         place -= self._first - 1
         return place
+
+
+class _Lines(NamedTuple):
+    """lived: E[min(T, x)] at every bound. E[(T - x)+] = level - slope x below the first bucket, in each, and above the
+    last."""
+
+    lived: NDArray[np.float64]
+    level: NDArray[np.float64]
+    slope: NDArray[np.float64]
 
 
 def _count(bits: NDArray[np.int64], first: int, buckets: int) -> NDArray[np.int64]:

@@ -47,16 +47,16 @@ class LengthDistribution:
     def of_samples(cls, samples: Sequence[int] | NDArray[np.int64]) -> LengthDistribution:
         """Every sample equally likely."""
         given = np.asarray(samples, dtype=np.int64)
-        if not given.size or given.min() < 1:
-            raise ValueError("lengths: at least one sample is needed, and every sample must be positive")
-        # What was counted needs no further checks.
+        # What was counted needs no further checks but these; read as unsigned, a negative length is a very long one.
         distribution = cls.__new__(cls)
-        if given.max() > LONGEST_COUNTED:
+        if not given.size or given.view(np.uint64).max() > LONGEST_COUNTED:
             distribution.lengths, counts = np.unique(given, return_counts=True)
         else:
             table = np.bincount(given)
             distribution.lengths = np.flatnonzero(table)
             counts = table[distribution.lengths]
+        if not given.size or distribution.lengths[0] < 1:
+            raise ValueError("lengths: at least one sample is needed, and every sample must be positive")
         distribution.probabilities = counts / given.size
         return distribution
 
