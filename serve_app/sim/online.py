@@ -64,14 +64,16 @@ def serve(requests: Requests, device: LinearTtft, regime: Regime, budget: float,
     for number, (length, server, u) in enumerate(rows):
         observe(Observation(Seen.PROMPT, length))
         bucket.admit(length)
-        reservation = bucket.reserve(length)
+        account = bucket.unreserved()
+
+        def afford(delay: float, length: int = length) -> bool:
+            nonlocal account
+            reservation = bucket.reserve(length, hedge=delay > 0)
+            account = reservation or account
+            return reservation is not None
+
         plan = planner.plan(
-            length,
-            (_SERVER, _DEVICE),
-            number * _GAP,
-            u,
-            affordable=reservation is not None,
-            share=bucket.planned_share,
+            length, (_SERVER, _DEVICE), number * _GAP, u, afford=afford, share=bucket.planned_share
         )
         delays = {launch.endpoint: launch.delay for launch in plan.launches}
         server_delay, device_delay = delays.get(_SERVER.id, NEVER), delays.get(_DEVICE.id, NEVER)
@@ -81,6 +83,5 @@ def serve(requests: Requests, device: LinearTtft, regime: Regime, budget: float,
             observe(Observation(Seen.FIRST_TOKEN, length, server, _SERVER.id))
         ran = server_delay < NEVER if regime is Regime.SERVER_CONSTRAINED else server > device_delay
         spent[number] = length if ran or (device_delay == 0 and regime is Regime.DEVICE_CONSTRAINED) else 0
-        if reservation is not None:
-            reservation.settle(int(spent[number]))
+        account.settle(int(spent[number]))
     return Served(ttft, requests.prompt_tokens, spent)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import numpy as np
@@ -53,15 +57,32 @@ def run(chosen: Sequence[Case], splits: int, jobs: int, progress: Callable[[int]
     """Every case in ``jobs`` processes. ``progress`` is told how many are done."""
     results = Results([], [], [])
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [pool.submit(_one, case, splits) for case in chosen]
-        for done, future in enumerate(futures, 1):
-            rows, joint, savings = future.result()
-            results.rows.extend(rows)
-            results.joint.extend(joint)
-            results.savings.extend(savings)
-            progress(done)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_obey_parent) as pool:
+        try:
+            futures = [pool.submit(_one, case, splits) for case in chosen]
+            for done, future in enumerate(futures, 1):
+                rows, joint, savings = future.result()
+                results.rows.extend(rows)
+                results.joint.extend(joint)
+                results.savings.extend(savings)
+                progress(done)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     return results
+
+
+def _obey_parent() -> None:
+    """Ctrl-C is the parent's to handle; and a worker must not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    Thread(target=_exit_after, args=(parent,), daemon=True).start()
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def arrival_patterns(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from serve_app.core.cost import Regime
@@ -204,3 +209,44 @@ def test_every_case_is_played_in_processes_of_its_own() -> None:
     assert {row.regime for row in results.rows} == set(Regime)
     assert {saving.regime for saving in results.savings} == set(Regime)
     assert set(DEFAULT) == set(Regime)
+
+
+def test_an_interruption_gives_up_the_cases_that_wait() -> None:
+    chosen = [case(Regime.DEVICE_CONSTRAINED)] * 200
+    seen: list[int] = []
+
+    def interrupt(done: int) -> None:
+        seen.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(chosen, 1, 1, interrupt)
+    assert seen == [1]
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, sys\n"
+        "from tests.sim.test_suite import case\n"
+        "from serve_app.core.cost import Regime\n"
+        "from serve_app.sim.suite import run\n"
+        "def die(done):\n"
+        "    import multiprocessing\n"
+        "    print(*[child.pid for child in multiprocessing.active_children()], flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "if __name__ == '__main__':\n"
+        "    run([case(Regime.DEVICE_CONSTRAINED)] * 500, 1, 2, die)\n"
+    )
+    root = Path(__file__).parents[2]
+    dead = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    workers = [psutil.Process(int(pid)) for pid in dead.stdout.split() if psutil.pid_exists(int(pid))]
+    assert dead.stdout.split(), dead.stderr
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
