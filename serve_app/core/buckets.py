@@ -31,11 +31,12 @@ class BucketedTtft:
         self.samples: NDArray[np.float64] = np.ascontiguousarray(samples, dtype=np.float64)
         if self.samples.ndim != 1 or not self.samples.size:
             raise ValueError("samples: at least one TTFT is needed")
-        # Floats that are not negative are ordered like their bits, with infinity and NaN at the end.
+        # Floats that are not negative are ordered like their bits, with infinity at the end.
         bits = self.samples.view(np.int64)
-        lowest, highest = int(bits.min()), int(bits.max())
-        if lowest < 0 or highest >= _INFINITY:
+        smallest, highest = self.samples.min(), int(bits.max())
+        if not smallest >= 0 or highest >= _INFINITY:
             raise ValueError("samples: every TTFT must be a finite number of seconds, not negative")
+        lowest = int(smallest.view(np.int64))
         clipped = lowest < _SHORTEST
         if clipped:
             bits = np.maximum(bits, _SHORTEST)

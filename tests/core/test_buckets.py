@@ -20,6 +20,7 @@ points = st.lists(st.floats(0, 200), min_size=1, max_size=20).map(np.array)
 @given(samples, st.floats(-0.1, 1.1))
 @example([0.0], 0.5)
 @example([0.0, 2.0**-10], 0.6)
+@example([-0.0, 0.5], 0.6)
 def test_quantiles_are_those_of_sorted_samples(given_samples: list[float], q: float) -> None:
     assert BucketedTtft(given_samples).quantile(q) == EmpiricalTtft(given_samples).quantile(q)
 
@@ -83,7 +84,7 @@ def test_many_equal_samples_leave_one_wait(kind: type[BucketedTtft | EmpiricalTt
         assert seconds[1:-1] == pytest.approx(value, rel=WIDTH, abs=2.0**-9)
 
 
-@pytest.mark.parametrize("impossible", [[], [[0.1], [0.2]], [0.1, math.nan], [math.inf], [-0.1, 0.2]])
+@pytest.mark.parametrize("impossible", [[], [[0.1], [0.2]], [0.1, math.nan], [-math.nan], [math.inf], [-0.1, 0.2]])
 def test_impossible_samples_are_refused(impossible: list[float]) -> None:
     with pytest.raises(ValueError, match="samples"):
         BucketedTtft(impossible)
