@@ -96,13 +96,15 @@ class Calls:
         if able.continuation is Continuation.IDS:
             return await self._by_ids(request, able, deadline)
         given = request.handoff.text if request.handoff else ""
+        # More than the whole context is a reason for refusal; what the prompt leaves of it, the server knows.
+        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, able.context_length - 1))
         match request.prompt:
             case ChatPrompt() as prompt if self._template is not None:
-                return self._by_text(self._template.render(prompt, given), request.sampling)
+                return self._by_text(self._template.render(prompt, given), sampling)
             case ChatPrompt(messages, prefix):
-                return self._by_message(messages, prefix + given, request.sampling, able)
+                return self._by_message(messages, prefix + given, sampling, able)
             case TextPrompt(text):
-                return self._by_text(text + given, request.sampling)
+                return self._by_text(text + given, sampling)
             case TokenPrompt():
                 raise Unsupported("this endpoint takes no token ids; send the prompt as text", "prompt")
 

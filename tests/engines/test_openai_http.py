@@ -418,6 +418,11 @@ def test_a_prompt_that_fits_is_served_with_a_shorter_answer(message: str) -> Non
     assert len(server.calls) == 2
 
 
+def test_nobody_is_asked_for_more_than_the_context_holds() -> None:
+    _, server = run(answer("ab"), sampling=Sampling(max_tokens=5000), context_length=100)
+    assert server.calls[0][1]["max_tokens"] == 99
+
+
 # --- what is sent ---------------------------------------------------------------------------------------------------
 
 
