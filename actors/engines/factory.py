@@ -13,6 +13,7 @@ from serve_app.settings import (
     ReplayEngineSettings,
     ShapedEngineSettings,
     SimulatedEngineSettings,
+    VllmEngineSettings,
 )
 
 
@@ -27,6 +28,10 @@ def make_engine(settings: EngineSettings, slots: int, threads: int) -> Engine:
             from actors.engines.llama_cpp import LlamaCppEngine
 
             return LlamaCppEngine(settings, slots, settings.threads or threads)
+        case VllmEngineSettings():
+            from actors.engines.vllm_engine import VllmEngine
+
+            return VllmEngine(settings, slots, settings.threads or threads)
         case OpenAIHttpEngineSettings():
             return OpenAIHttpEngine(settings)
         case ShapedEngineSettings():

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from serve_app.cli.convert import convert
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.supervisor import supervise
 
@@ -177,6 +178,9 @@ def fetch(names: Annotated[list[str], typer.Argument(help="Known models; see `di
         except FetchError as error:
             console.print(escape(str(error)), style="red")
             raise typer.Exit(FAILED) from None
+
+
+models.command()(convert)
 
 
 @app.command()
