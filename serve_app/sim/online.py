@@ -72,9 +72,7 @@ def serve(requests: Requests, device: LinearTtft, regime: Regime, budget: float,
             account = reservation or account
             return reservation is not None
 
-        plan = planner.plan(
-            length, (_SERVER, _DEVICE), number * _GAP, u, afford=afford, share=bucket.planned_share
-        )
+        plan = planner.plan(length, (_SERVER, _DEVICE), number * _GAP, u, afford=afford, share=bucket.planned_share)
         delays = {launch.endpoint: launch.delay for launch in plan.launches}
         server_delay, device_delay = delays.get(_SERVER.id, NEVER), delays.get(_DEVICE.id, NEVER)
         ttft[number] = min(server_delay + server, device_delay + device.predict(length))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -82,7 +82,8 @@ def study(
     for regime in regimes:
         for budget in budgets:
             played = {}
-            for name, decide in _deciders(regime, budget, knowledge):
+            for name in (*baselines(regime), *CONTENDERS[regime], ORACLE):
+                decide = decider(name, regime, budget, knowledge)
                 blocks = population.blocks(scenario.requests, scenario.seed)
                 outcome = simulate(blocks, decide, scenario.device.line, regime)
                 played[name] = outcome.summary, tuple(quantiles(outcome.ttft, SHARES))
@@ -96,10 +97,11 @@ def study(
     return points
 
 
-def _deciders(regime: Regime, budget: float, knowledge: Knowledge) -> Iterator[tuple[str, Decide]]:
-    for name, fit in {**baselines(regime), **CONTENDERS[regime]}.items():
-        yield name, by_schedule(fit(knowledge, budget))
-    yield ORACLE, partial(oracle, device=knowledge.device, regime=regime, budget=budget)
+def decider(policy: str, regime: Regime, budget: float, knowledge: Knowledge) -> Decide:
+    """A baseline, a contender or the oracle, by name."""
+    if policy == ORACLE:
+        return partial(oracle, device=knowledge.device, regime=regime, budget=budget)
+    return by_schedule({**baselines(regime), **CONTENDERS[regime]}[policy](knowledge, budget))
 
 
 @dataclass(frozen=True, slots=True)
