@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from serve_app.settings import EndpointSettings, LlamaCppEngineSettings, ShapedEngineSettings
+from serve_app.settings import EndpointSettings, LlamaCppEngineSettings, ShapedEngineSettings, VllmEngineSettings
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -24,12 +24,15 @@ def available_cores(quota_file: Path = CGROUP_QUOTA) -> int:
     return affinity if quota == "max" else max(1, min(affinity, int(quota) // int(period)))
 
 
-def llama_settings(endpoint: EndpointSettings) -> LlamaCppEngineSettings | None:
+def cpu_engine(endpoint: EndpointSettings) -> LlamaCppEngineSettings | VllmEngineSettings | None:
+    """The engine that computes on the cores of the endpoint's machine, if one does."""
     engine = endpoint.engine.engine if isinstance(endpoint.engine, ShapedEngineSettings) else endpoint.engine
-    return engine if isinstance(engine, LlamaCppEngineSettings) else None
+    if isinstance(engine, LlamaCppEngineSettings):
+        return engine
+    return engine if isinstance(engine, VllmEngineSettings) and endpoint.placement.num_gpus == 0 else None
 
 
 def threads_per_engine(endpoints: Iterable[EndpointSettings], cores: int) -> int:
     """max(1, (cores - 1) // local engines): one core stays for the router, engines never oversubscribe the rest."""
-    local = sum(e.placement.replicas for e in endpoints if llama_settings(e) and not e.placement.label_selector)
+    local = sum(e.placement.replicas for e in endpoints if cpu_engine(e) and not e.placement.label_selector)
     return max(1, (cores - 1) // max(1, local))

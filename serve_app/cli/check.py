@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from actors.threads import available_cores, llama_settings, threads_per_engine
+from actors.threads import available_cores, cpu_engine, threads_per_engine
 from serve_app.cli.configfile import BadConfiguration, Configuration
 from serve_app.cli.engines import describe_engine, engine_notes, missing_models
 from serve_app.core.cost import CostModel, Regime, regime_of
@@ -91,7 +91,7 @@ def _endpoints(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 def _engine(endpoint: EndpointSettings, shared: int) -> str:
     parts = [describe_engine(endpoint.engine)]
-    engine = llama_settings(endpoint)
+    engine = cpu_engine(endpoint)
     if engine is not None:
         parts.append(f"threads: {engine.threads or shared}")
     if isinstance(endpoint.engine, ShapedEngineSettings):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.engines.gguf import beyond_training, trained_context
+from actors.engines.model_folder import folder_of, read_folder
 from actors.engines.models import KNOWN, resolve
 from actors.engines.openai_http_template import PromptTemplate
 from actors.engines.profiles import known_profiles, load_profile
@@ -17,6 +18,7 @@ from serve_app.settings import (
     OpenAIHttpEngineSettings,
     ReplayEngineSettings,
     ShapedEngineSettings,
+    VllmEngineSettings,
 )
 
 
@@ -48,6 +50,8 @@ def engine_problems(app: AppSettings) -> list[str]:
         engine = bare(endpoint.engine)
         if isinstance(engine, LlamaCppEngineSettings):
             problems += [f"{inner}{problem}" for problem in _model_problems(engine)]
+        if isinstance(engine, VllmEngineSettings):
+            problems += [f"{inner}{problem}" for problem in _folder_problems(engine)]
         if isinstance(engine, ReplayEngineSettings) and not Path(engine.path).expanduser().is_file():
             problems.append(f"{inner}engine.path: there is no such file; give the path of a JSONL recording")
         if isinstance(engine, OpenAIHttpEngineSettings):
@@ -95,6 +99,18 @@ def _model_problems(engine: LlamaCppEngineSettings) -> list[str]:
     return [] if problem is None else [problem]
 
 
+def _folder_problems(engine: VllmEngineSettings) -> list[str]:
+    """A known model that was not converted yet is no problem before the start: another machine may have it."""
+    try:
+        trained = read_folder(folder_of(engine.model)).trained_context
+    except FileNotFoundError as error:
+        return [] if engine.model in KNOWN else [str(error)]
+    except ValueError as error:
+        return [f"engine.model: {error}"]
+    problem = None if trained is None else beyond_training(engine.context_length, trained)
+    return [] if problem is None else [problem]
+
+
 def missing_models(app: AppSettings) -> tuple[MissingModel, ...]:
     """Known models that `disco up` has to fetch first, each once."""
     found = {}
@@ -117,6 +133,8 @@ def describe_engine(engine: EngineSettings) -> str:
     match inner:
         case LlamaCppEngineSettings():
             return f"llama.cpp: {inner.model}"
+        case VllmEngineSettings():
+            return f"vLLM: {inner.model}"
         case ReplayEngineSettings():
             return f"replay of {inner.path}"
         case OpenAIHttpEngineSettings():

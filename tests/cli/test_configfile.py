@@ -360,6 +360,31 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     assert problem.startswith(f"{ARGS}.endpoints.cloud.engine.model: notes.txt cannot be read as a GGUF file")
 
 
+def with_folder(**settings: Any) -> str:
+    document = simulated()
+    cloud(document).update(engine={"type": "vllm", **settings})
+    return yaml.safe_dump(document)
+
+
+def test_a_model_folder_is_judged_where_it_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    path = tmp_path / "it.yaml"
+    path.write_text(with_folder(model="smollm2-135m-instruct"))
+    assert load(str(path))
+    (problem,) = problems(tmp_path, with_folder(model=str(tmp_path / "nowhere")))
+    assert problem.startswith(f"{ARGS}.endpoints.cloud.engine.model: there is no model folder")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"max_position_embeddings": 512}')
+    (problem,) = problems(tmp_path, with_folder(model=str(model)))
+    assert problem.startswith(f"{ARGS}.endpoints.cloud.engine.model: model has no tokenizer.json")
+    (model / "tokenizer.json").write_text("{}")
+    (model / "pytorch_model.bin").write_bytes(b"")
+    (problem,) = problems(tmp_path, with_folder(model=str(model)))
+    assert problem.startswith(f"{ARGS}.endpoints.cloud.engine.context_length: 2048 tokens are more than the 512 ")
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])
 def test_hosts_of_this_machine_need_no_leave(host: str, tmp_path: Path) -> None:
     document = simulated()
