@@ -7,8 +7,11 @@ from numpy.typing import NDArray
 
 
 def even_cuts(reached: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Last positions, ascending, of at most ``most`` pieces of a table whose weights add up to ``reached``."""
-    shares = np.arange(1, most) * (reached[-1] / most)
-    ends = np.append(reached.searchsorted(shares), reached.size - 1)
-    last: NDArray[np.int64] = ends[np.append(np.diff(ends) > 0, True)]
-    return last
+    """Last positions, ascending, of at most ``most`` pieces of a table whose positive weights add up to ``reached``.
+
+    Entries whose middles fall into the same of ``most`` equal shares are one piece, so that a heavy one is left alone.
+    """
+    middles = reached.copy()
+    middles[1:] += reached[:-1]
+    share = (middles * (most / (2 * reached[-1]))).astype(np.int64)
+    return np.append(np.flatnonzero(np.diff(share)), reached.size - 1)

@@ -80,7 +80,7 @@ class EmpiricalTtft:
         if self.samples.size > MOST_WAITS - 2:
             # Until the next sample: the last one before a gap is worth waiting for, not the first one after it.
             lived = self.mean - self.mean_excess(np.append(self.samples[1:], self.samples[-1]))
-            ranks = 1 + even_cuts(self.mean * ranks / ranks.size + lived, MOST_WAITS - 2)
+            ranks = 1 + even_cuts((self.mean or 1.0) * ranks / ranks.size + lived, MOST_WAITS - 2)
         return waits_of(self.samples[ranks - 1], ranks, self.samples.size)
 
     def cdf(self, x: float) -> float:

@@ -14,12 +14,17 @@ def test_equal_weights_are_cut_into_equal_pieces() -> None:
     assert even_cuts(np.arange(1.0, 4.0), 9).tolist() == [0, 1, 2]
 
 
+def test_a_heavy_entry_is_a_piece_of_its_own() -> None:
+    assert even_cuts(np.cumsum([1.0, 1.0, 30.0, 1.0, 1.0]), 8).tolist() == [1, 2, 4]
+
+
 @given(weights, st.integers(1, 50))
-def test_no_piece_is_heavier_than_its_share_and_one_entry(given_weights: list[float], most: int) -> None:
+def test_no_piece_is_heavier_than_a_share_and_half_of_its_ends(given_weights: list[float], most: int) -> None:
     reached = np.cumsum(given_weights)
     ends = even_cuts(reached, most)
     assert ends.size <= most
     assert ends[-1] == reached.size - 1
     assert (np.diff(ends) > 0).all()
-    pieces = np.diff(reached[ends], prepend=0.0)
-    assert (pieces <= reached[-1] / most + np.array(given_weights)[ends] + 1e-9).all()
+    entries = np.array(given_weights)
+    halves = (entries[np.append(0, ends[:-1] + 1)] + entries[ends]) / 2
+    assert (np.diff(reached[ends], prepend=0.0) <= reached[-1] / most + halves + 1e-9).all()
