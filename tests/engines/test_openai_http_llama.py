@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +30,7 @@ from serve_app.core.model import (
 )
 from serve_app.settings import EngineSettings, LlamaCppEngineSettings
 from tests.engines.openai_support import QUESTION, chunks_of, read, request, started, text_of, until
+from tests.engines.server_process import PATIENT, PORT, ServerProcess, serving
 from tests.support.local_service import local_service
 
 pytestmark = pytest.mark.llama
@@ -56,51 +52,19 @@ RENDERED = (
 SHORT = Sampling(max_tokens=12, temperature=0.0)
 
 
-@dataclass(frozen=True)
-class LlamaServer:
-    url: str
-    pid: int
-    log: Path
-
-    def settings(self, template: Path, **fields: Any) -> dict[str, Any]:
-        fixed = {"model": MODEL, "continues_by": "completion", "context_length": 1024, "warm_up": True}
-        # Only a start that waits is over when the model has written its first token.
-        fixed |= {"connect_seconds": 60.0, "first_token_seconds": 60.0, "idle_seconds": 60.0}
-        return fixed | {"chat_template": str(template)} | fields
+def settings(template: Path, **fields: Any) -> dict[str, Any]:
+    fixed = {"model": MODEL, "continues_by": "completion", "context_length": 1024, "chat_template": str(template)}
+    return fixed | PATIENT | fields
 
 
 @contextmanager
-def llama_server(folder: Path, *options: str) -> Iterator[LlamaServer]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", str(port)]
-    # By default a second request interrupts the first.
-    command += ["--model", str(resolve(MODEL)), "--model_alias", MODEL, "--interrupt_requests", "false"]
-    # Token by token, so that a prefix that is still cached does not change the rounding.
-    command += ["--n_ctx", "1024", "--n_threads", "1", "--n_batch", "1", *options]
-    log = folder / "log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            wait_for(lambda: process.poll() is None and answers(f"{url}/openapi.json"))
-            yield LlamaServer(f"{url}/v1", process.pid, log)
-        finally:
-            process.kill()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False
+def llama_server(folder: Path, *options: str) -> Iterator[ServerProcess]:
+    # By default a second request interrupts the first. Token by token, so that a cached prefix changes no rounding.
+    fixed = ["--model", str(resolve(MODEL)), "--model_alias", MODEL, "--interrupt_requests", "false"]
+    fixed += ["--n_ctx", "1024", "--n_threads", "1", "--n_batch", "1"]
+    command = [sys.executable, "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", PORT, *fixed, *options]
+    with serving(command, folder / "log", "openapi.json") as process:
+        yield process
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,7 +73,7 @@ def _model() -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with llama_server(tmp_path_factory.mktemp("server")) as running:
         yield running
 
@@ -121,7 +85,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def raw(server: LlamaServer, prompt: str, tokens: int) -> str:
+async def raw(server: ServerProcess, prompt: str, tokens: int) -> str:
     """The server's own greedy continuation of exactly this prompt."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
     async with aiohttp.ClientSession() as session, session.post(f"{server.url}/completions", json=body) as response:
@@ -129,10 +93,10 @@ async def raw(server: LlamaServer, prompt: str, tokens: int) -> str:
         return text
 
 
-def test_what_the_server_can_do_is_found_out(server: LlamaServer, template: Path) -> None:
+def test_what_the_server_can_do_is_found_out(server: ServerProcess, template: Path) -> None:
     async def main() -> None:
         for known, expected in ((str(template), ContinuesBy.TEXT), (None, ContinuesBy.NO)):
-            given = server.settings(template, continues_by="probe", chat_template=known)
+            given = settings(template, continues_by="probe", chat_template=known)
             async with started(server.url, **given) as engine:
                 await until(lambda engine=engine: engine._able is not None)  # type: ignore[misc]
                 assert engine.info.continues_by is expected
@@ -141,13 +105,11 @@ def test_what_the_server_can_do_is_found_out(server: LlamaServer, template: Path
     asyncio.run(main())
 
 
-def test_by_its_own_template_and_by_ours_the_server_writes_the_same(server: LlamaServer, template: Path) -> None:
+def test_by_its_own_template_and_by_ours_the_server_writes_the_same(server: ServerProcess, template: Path) -> None:
     async def main() -> None:
-        async with started(server.url, **server.settings(template)) as ours:
+        async with started(server.url, **settings(template)) as ours:
             first = await read(ours, request(sampling=SHORT))
-        async with started(
-            server.url, **server.settings(template, chat_template=None, continues_by="nothing")
-        ) as its_own:
+        async with started(server.url, **settings(template, chat_template=None, continues_by="nothing")) as its_own:
             second = await read(its_own, request(sampling=SHORT))
         assert text_of(first) == text_of(second) == await raw(server, RENDERED, 12)
         for items in (first, second):
@@ -157,9 +119,9 @@ def test_by_its_own_template_and_by_ours_the_server_writes_the_same(server: Llam
     asyncio.run(main())
 
 
-def test_a_text_cut_anywhere_is_carried_on_as_the_server_itself_would(server: LlamaServer, template: Path) -> None:
+def test_a_text_cut_anywhere_is_carried_on_as_the_server_itself_would(server: ServerProcess, template: Path) -> None:
     async def main() -> None:
-        async with started(server.url, **server.settings(template)) as engine:
+        async with started(server.url, **settings(template)) as engine:
             whole = text_of(await read(engine, request(sampling=SHORT)))
             for cut in (1, 3, 4, 17, len(whole) - 1, len(whole)):
                 items = await read(engine, request(handoff=Handoff(whole[:cut], cut), sampling=SHORT))
@@ -170,9 +132,9 @@ def test_a_text_cut_anywhere_is_carried_on_as_the_server_itself_would(server: Ll
     asyncio.run(main())
 
 
-def test_a_reader_who_leaves_stops_the_server(server: LlamaServer, template: Path) -> None:
+def test_a_reader_who_leaves_stops_the_server(server: ServerProcess, template: Path) -> None:
     async def main() -> None:
-        async with started(server.url, **server.settings(template)) as engine:
+        async with started(server.url, **settings(template)) as engine:
             long = request(sampling=Sampling(max_tokens=900, temperature=0.0))
             departures = server.log.read_bytes().count(b"Disconnected from client")
             async with aclosing(engine.generate(long)) as items:
@@ -251,8 +213,8 @@ async def tell(
             await endpoint.replica.close()
 
 
-def http(server: LlamaServer, template: Path, **fields: Any) -> dict[str, Any]:
-    return {"type": "openai_http", "base_url": server.url, **server.settings(template), **fields}
+def http(server: ServerProcess, template: Path, **fields: Any) -> dict[str, Any]:
+    return {"type": "openai_http", "base_url": server.url, **settings(template), **fields}
 
 
 async def alone(prompt: str, tokens: int) -> str:
@@ -269,7 +231,7 @@ async def alone(prompt: str, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_from_the_device_to_the_server(server: LlamaServer, template: Path, planned: bool) -> None:
+def test_from_the_device_to_the_server(server: ServerProcess, template: Path, planned: bool) -> None:
     def breaking(settings: EngineSettings, slots: int, threads: int) -> Engine:
         engine = make_engine(settings, slots, threads)
         return Breaking(engine, 9) if isinstance(settings, LlamaCppEngineSettings) else engine
@@ -287,7 +249,7 @@ def test_from_the_device_to_the_server(server: LlamaServer, template: Path, plan
     asyncio.run(main())
 
 
-def test_from_the_server_to_the_device(server: LlamaServer, template: Path) -> None:
+def test_from_the_server_to_the_device(server: ServerProcess, template: Path) -> None:
     async def main() -> None:
         live = {"policy": {"name": "cloud-only"}, "migration": BREAK, "prices": dear("cloud")}
         one, two, names, report = await tell(http(server, template), live)
@@ -302,8 +264,8 @@ def test_from_the_server_to_the_device(server: LlamaServer, template: Path) -> N
 def test_a_server_that_dies_and_one_that_knows_another_key(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(server: LlamaServer) -> None:
-        given = server.settings(template, api_key_env="SOME_KEY")
+    async def main(server: ServerProcess) -> None:
+        given = settings(template, api_key_env="SOME_KEY")
         monkeypatch.setenv("SOME_KEY", "sk-another")
         async with started(server.url, **given) as engine:
             await until(lambda: "first answer" not in engine._reason)
