@@ -125,8 +125,10 @@ class OpenAIHttpEngine:
                     while not finished:
                         chunk = await self._next(events, answer, prompt_field(call.body), deadline)
                         finished = chunk.finish is not None
+                        if finished:
+                            # Nobody has to ask for more after the last chunk.
+                            self._learn(request, answer)
                         yield chunk
-                self._learn(request, answer)
             except Failed as failed:
                 if answer is not None and answer.started:
                     raise failed.error from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from serve_app.core.model import (
     Message,
     Receipt,
     Sampling,
+    StreamItem,
     TextPrompt,
+    TokenChunk,
     TokenPrompt,
 )
 from tests.engines.fake_openai import CLOSE, CONTEXT, TEMPLATE, FakeServer, tokenize
@@ -262,11 +265,17 @@ def test_the_server_s_usage_corrects_a_count_of_pieces(usage: Any) -> None:
 
     async def main() -> None:
         async with server.running() as url, started(url) as engine:
-            first = await read(engine, request())
+            first: list[StreamItem] = []
+            async with aclosing(engine.generate(request())) as stream:
+                async for item in stream:
+                    first.append(item)
+                    if isinstance(item, TokenChunk) and item.finish is not None:
+                        break
             assert first[0] == Receipt(None)
             assert sum(chunk.count for chunk in chunks_of(first)) == len(tokenize(TEXT))
-            # What the first one taught about prompts serves the second.
-            receipt = (await read(engine, request()))[0]
+            # What the first one taught about prompts serves the second, though nobody asked for more after its end.
+            async with aclosing(engine.generate(request())) as stream:
+                receipt = await anext(stream)
             assert isinstance(receipt, Receipt)
             assert receipt.prompt_tokens is not None
             assert abs(receipt.prompt_tokens - len(tokenize(server.prompts[-1]))) <= 1
