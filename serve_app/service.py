@@ -101,7 +101,7 @@ class StreamService:
             eligible,
             now,
             self._random.random(),
-            affordable=charge.affordable,
+            afford=charge.afford,
             share=state.budget.planned_share,
             queue=state.load.queue_seconds,
         )

@@ -8,6 +8,10 @@ from typing import Final
 HORIZON: Final = 30.0
 #: Requests that the mean prompt remembers.
 MEMORY: Final = 200
+#: Debt of a race: mean prompts at first, later this part of all that was ever credited. So the realised share soon
+#: stays within 1 % of b, and long prompts are not refused for ever.
+FIRST_DEBT: Final = 2.0
+PRECISION: Final = 0.005
 
 
 class TokenBudget:
@@ -15,19 +19,21 @@ class TokenBudget:
 
     Reserving needs a positive balance and leaves a bounded debt, so what is spent never exceeds b of all prompt tokens
     by more than the largest prompt, nor by more than ``burst`` mean prompts, however many requests run at once. Use
-    beyond a reservation (its length was underestimated) comes on top, until later requests have paid for it.
-    ``burst`` is also the most that unused credit may pile up to.
+    beyond a reservation (its length was underestimated) comes on top, until later requests have paid for it. Hedges,
+    which are seldom needed but then badly, may go ``burst`` mean prompts deeper; that is also how many of them an
+    outage of the other side can cause at once. ``burst`` is the most, too, that unused credit may pile up to.
 
     The bucket alone underspends: what it refuses is lost. So policies are fitted to ``planned_share``, which steers
     the balance to one typical reservation.
     """
 
-    def __init__(self, share: float, burst: float = 30.0) -> None:
+    def __init__(self, share: float, burst: float = 15.0) -> None:
         self._share = share
         self._burst = burst
         self._prompts = 0
         self._mean = 0.0
         self._mean_square = 0.0
+        self._earned = 0.0
         self.balance = 0.0
         self.admitted = 0
         self.spent = 0
@@ -37,8 +43,13 @@ class TokenBudget:
 
     @property
     def limit(self) -> float:
-        """Tokens of credit, and of debt, that the balance keeps within."""
+        """Tokens of ``burst`` mean prompts."""
         return self._burst * self._mean
+
+    @property
+    def debt(self) -> float:
+        """Tokens that a race may leave owing."""
+        return min(self.limit, max(FIRST_DEBT * self._mean, PRECISION * self._earned))
 
     @property
     def spent_share(self) -> float:
@@ -51,25 +62,28 @@ class TokenBudget:
         if not self._mean:
             return self._share
         # Tokens of prompts are mostly those of long prompts, so a typical reservation is longer than the mean prompt.
-        typical = min(self._mean_square / self._mean, self.limit / 2)
+        typical = min(self._mean_square / self._mean, self.debt)
         return min(1.0, max(0.0, self._share + (self.balance - typical) / (HORIZON * self._mean)))
 
     def admit(self, prompt_tokens: int) -> None:
-        """A request came: credit its share."""
+        """A request came: credit its share. What it earns itself is there for it, beyond all that may pile up."""
         self._prompts += 1
         weight = 1 / min(self._prompts, MEMORY)
         self._mean += weight * (prompt_tokens - self._mean)
         self._mean_square += weight * (prompt_tokens**2 - self._mean_square)
+        self.balance = min(self.limit, self.balance)
         self.correct(prompt_tokens)
 
     def correct(self, tokens: int) -> None:
         """The prompts admitted so far had so many more tokens, or fewer, than was said."""
         self.admitted += tokens
-        self.balance = min(self.limit, self.balance + self._share * tokens)
+        self._earned += self._share * tokens
+        self.balance += self._share * tokens
 
-    def reserve(self, tokens: int) -> Reservation | None:
+    def reserve(self, tokens: int, *, hedge: bool = False) -> Reservation | None:
         """None where nothing is left, or where it would be far from enough. Every reservation must be settled."""
-        if self.balance <= 0 or tokens - self.balance > self.limit:
+        deeper = self.limit if hedge else 0.0
+        if self.balance <= -deeper or tokens - self.balance > self.debt + deeper:
             return None
         self.balance -= tokens
         return Reservation(self, tokens)
@@ -80,7 +94,7 @@ class TokenBudget:
 
     def _settle(self, reserved: int, used: int) -> None:
         self.spent += used
-        self.balance = min(self.limit, self.balance + reserved - used)
+        self.balance += reserved - used
 
 
 class Reservation:

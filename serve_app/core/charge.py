@@ -26,11 +26,17 @@ class Charge:
         self._counts_decode = planner.counts_decode
         self._admitted = planner.admitted_tokens(prompt_tokens)
         budget.admit(self._admitted)
-        reservation = budget.reserve(planner.reserved_tokens(prompt_tokens))
-        #: The constrained side may take part.
-        self.affordable = reservation is not None
-        self._account = reservation or budget.unreserved()
+        self._reserving = planner.reserved_tokens(prompt_tokens)
+        self._account = budget.unreserved()
         self._closed = False
+
+    def afford(self, delay: float) -> bool:
+        """Whether the constrained side may take part ``delay`` seconds after the start; if so, that is reserved."""
+        reservation = self._budget.reserve(self._reserving, hedge=delay > 0)
+        if reservation is None:
+            return False
+        self._account = reservation
+        return True
 
     def settle(self, session: StreamSession) -> None:
         """The first token is there: return what the race did not need, unless the constrained side decodes on."""

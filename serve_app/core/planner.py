@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from serve_app.core.cost import CostModel, Regime, mean_unit_cost, regime_of
 from serve_app.core.dispatch import Alone, Policy, Scheduled
@@ -12,10 +12,12 @@ from serve_app.core.estimates import Estimates
 from serve_app.core.handover import NOTHING_MOVES, PROMPTS_ONLY, Decode, HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, EndpointKind, Launch
-from serve_app.core.policies import MADE_FOR, Beliefs, PolicyName, fit, resolved
+from serve_app.core.policies import MADE_FOR, Beliefs, PolicyName, fit
 
-#: Observations after which a fit is old, whatever its age: those of some 25 requests.
-MOST_NEWS: Final = 100
+#: Observations after which a fit is old, whatever its age: those of some 15 requests.
+MOST_NEWS: Final = 50
+#: Share of the server's answers that count as late: then a device without budget for races may still be hedged with.
+LATE: Final = 0.3
 #: Seconds of queue that make a fit of their own: a policy is fitted to what an endpoint takes, its queue included.
 QUEUE_STEP: Final = 0.5
 _CONSTRAINED: Final = {Regime.DEVICE_CONSTRAINED: EndpointKind.DEVICE, Regime.SERVER_CONSTRAINED: EndpointKind.CLOUD}
@@ -23,6 +25,21 @@ _SOLE: Final = {PolicyName.CLOUD_ONLY: EndpointKind.CLOUD, PolicyName.DEVICE_ONL
 
 #: Expected seconds that a newcomer queues at an endpoint.
 Queue = Callable[[EndpointId], float]
+
+#: Whether the budget lets the constrained side start after a delay in seconds; asked only where it is to start.
+Afford = Callable[[float], bool]
+
+
+class _Choice(NamedTuple):
+    """free: serves alone where the budget of the constrained side is spent; None: no budget counts.
+
+    late: seconds after which the constrained side is worth a debt, where its use was refused before.
+    """
+
+    policy: Policy
+    free: EndpointInfo | None = None
+    constrained: EndpointInfo | None = None
+    late: float | None = None
 
 
 def no_queue(_: EndpointId) -> float:
@@ -113,44 +130,42 @@ class Planner:
         now: float,
         u: float,
         *,
-        affordable: bool,
+        afford: Afford,
         share: float | None = None,
         queue: Queue = no_queue,
     ) -> DispatchPlan:
-        """``eligible``: endpoints the request may use, at least one. ``affordable``: the budget granted a reservation.
+        """``eligible``: endpoints the request may use, at least one.
 
         ``share``: the b to fit to from the next refit on, where it is to differ from the configured one for a while.
         Never raises: where an estimate fails, a static rule plans and ``fallbacks`` counts.
         """
         try:
             self._refit_if_due(now, self.config.budget if share is None else share)
-            return self._policy(eligible, prompt_tokens, queue, affordable=affordable).decide(prompt_tokens, u)
+            choice = self._choose(eligible, prompt_tokens, queue)
+            plan = choice.policy.decide(prompt_tokens, u)
         except Exception:  # noqa: BLE001 - a failed estimate must not fail a request; the counter tells
             self.fallbacks += 1
-            return self._static(eligible, affordable=affordable)
+            return self._static(eligible, afford)
+        return _afforded(plan, choice, afford)
 
-    def _policy(
-        self, eligible: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue, *, affordable: bool
-    ) -> Policy:
+    def _choose(self, eligible: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue) -> _Choice:
         policy = self.config.policy
         cloud = self._fastest(EndpointKind.CLOUD, eligible, prompt_tokens, queue)
         device = self._fastest(EndpointKind.DEVICE, eligible, prompt_tokens, queue)
         if cloud is None or device is None:
             only = cloud or device
             assert only is not None
-            return Alone(only.id, policy.value, f"only {only.kind} endpoints may serve this request")
+            return _Choice(Alone(only.id, policy.value, f"only {only.kind} endpoints may serve this request"))
         if policy in _SOLE:
             sole = cloud if _SOLE[policy] is EndpointKind.CLOUD else device
-            return Alone(sole.id, policy.value, "the policy says so")
+            return _Choice(Alone(sole.id, policy.value, "the policy says so"))
         assert self.constrained_kind is not None
-        if not affordable:
-            free, spent = (cloud, device) if self.constrained_kind is EndpointKind.DEVICE else (device, cloud)
-            name = resolved(policy, self.constrained_kind).value
-            return Alone(free.id, name, f"{free.kind} alone: the {spent.kind}'s budget is spent")
         key = cloud.id, _level(queue(cloud.id)), device.id, _level(queue(device.id))
         if key not in self._fitted:
             self._fitted[key] = self._fit(self.constrained_kind, *key)
-        return self._fitted[key]
+        if self.constrained_kind is EndpointKind.CLOUD:
+            return _Choice(self._fitted[key], device, cloud)
+        return _Choice(self._fitted[key], cloud, device, self.estimates.ttfts(cloud.id).quantile(1 - LATE))
 
     def _fit(
         self, constrained: EndpointKind, cloud: EndpointId, cloud_level: int, device: EndpointId, device_level: int
@@ -182,7 +197,7 @@ class Planner:
         )
         return Decode(owned, answer)
 
-    def _static(self, eligible: Sequence[EndpointInfo], *, affordable: bool) -> DispatchPlan:
+    def _static(self, eligible: Sequence[EndpointInfo], afford: Afford) -> DispatchPlan:
         """Without estimates: the first endpoint of the unconstrained side; the other side's as well if affordable."""
         firsts: dict[EndpointKind, EndpointInfo] = {}
         for info in eligible:
@@ -192,7 +207,7 @@ class Planner:
             chosen = [firsts[sole]]
         else:
             chosen = sorted(firsts.values(), key=lambda info: info.kind is self.constrained_kind)
-            chosen = chosen if affordable else chosen[:1]
+            chosen = chosen if len(chosen) > 1 and afford(0.0) else chosen[:1]
         how = "race" if len(chosen) > 1 else f"{chosen[0].kind} alone"
         return DispatchPlan(tuple(Launch(info.id) for info in chosen), "static", f"{how}: an estimate failed")
 
@@ -212,6 +227,21 @@ class Planner:
         self.estimates.refit()
         self._share = share
         self._fitted.clear()
+
+
+def _afforded(plan: DispatchPlan, choice: _Choice, afford: Afford) -> DispatchPlan:
+    """The plan, or what the budget leaves of it: a race that it refuses becomes a late hedge, if that is allowed."""
+    free, constrained = choice.free, choice.constrained
+    if free is None or constrained is None:
+        return plan
+    launch = next((launch for launch in plan.launches if launch.endpoint == constrained.id), None)
+    if launch is None or afford(launch.delay):
+        return plan
+    spent = f"the {constrained.kind}'s budget is spent"
+    if choice.late is not None and launch.delay == 0 and afford(choice.late):
+        late = Launch(constrained.id, choice.late)
+        return DispatchPlan((Launch(free.id), late), plan.policy, f"hedge after {choice.late:.2f} s: {spent}")
+    return DispatchPlan((Launch(free.id),), plan.policy, f"{free.kind} alone: {spent}")
 
 
 def _level(queue_seconds: float) -> int:

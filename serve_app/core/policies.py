@@ -103,7 +103,14 @@ def _disco_s(beliefs: Beliefs) -> Fitted:
 
 
 def _disco_d_star(beliefs: Beliefs) -> Fitted:
+    """Where the budget has room for it, no request is left to a server that is slower than it was ever seen to be.
+
+    A sample of the past says nothing of that. It happens to one request in n + 1 while nothing changes, and to many as
+    soon as the server gets worse.
+    """
     waits = fit_optimal_waits(beliefs.server, beliefs.prompts, beliefs.device, beliefs.budget, beliefs.decode)
+    if beliefs.budget * (beliefs.server.size + 1) >= 1:
+        waits = waits.at_most(beliefs.server.quantile(1.0))
     return Fitted(waits, PolicyName.DISCO_D_STAR.value, "w(l)")
 
 

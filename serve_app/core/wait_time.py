@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,11 @@ class WaitTable:
             return Start(0.0, self.tail)
         waits = self.waits if self.eager is None or u >= self.share else self.eager
         return Start(0.0, waits.item(row))
+
+    def at_most(self, longest: float) -> WaitTable:
+        """The same, but nobody waits longer than ``longest`` seconds."""
+        eager = None if self.eager is None else np.minimum(self.eager, longest)
+        return replace(self, waits=np.minimum(self.waits, longest), tail=min(self.tail, longest), eager=eager)
 
 
 def fit_waits(ttft: ServerTtft, lengths: LengthDistribution, budget: float, tail_share: float) -> WaitTable:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +110,11 @@ def test_no_request_is_slower_than_the_tail_wait_plus_the_device(
     wait = table.start(prompt, 0.5).device
     first_token = min(server, wait + device.predict(prompt)) if server > wait else server
     assert first_token <= table.tail + device.predict(prompt)
+
+
+def test_a_table_can_be_kept_from_waiting_for_ever() -> None:
+    table = WaitTable(np.array([5, 9]), np.array([0.0, np.inf]), np.inf, np.array([0.0, 4.0]), 0.5)
+    kept = table.at_most(3.0)
+    assert [kept.start(length, 0.9).device for length in (5, 9, 99)] == [0.0, 3.0, 3.0]
+    assert kept.start(9, 0.1).device == 3.0
+    assert WaitTable(np.array([5]), np.array([2.0]), 2.0).at_most(3.0).eager is None

@@ -1,0 +1,213 @@
+"""What is spent, and how fast answers begin, when policies know only what they have seen so far.
+
+    python -m benchmarks.online [--requests 4000] [--budgets .05 .1 ...] [--llmperf FILE] [--quick]
+
+Spend: the default policies from their first request on, on every service, device and prompt set, against the budget.
+Beside them, fits of the same policies to half of each trace, which never look at what was spent. Drift: a service that
+turns into another one and back, beside a fit to each segment in hindsight; in runs of 15 consecutive requests where
+the original of llmperf is given (`disco traces` says where to get it), as the shipped profiles have no order. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from serve_app.core.cost import Regime
+from serve_app.core.latency import EmpiricalTtft, LinearTtft
+from serve_app.core.lengths import LengthDistribution
+from serve_app.core.optimal_threshold import fit_optimal_threshold
+from serve_app.core.optimal_waits import fit_optimal_waits
+from serve_app.core.schedule import Schedule
+from serve_app.sim import public, shipped
+from serve_app.sim.online import serve
+from serve_app.sim.requests import Population, Requests
+
+BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+OVERHEADS: Final = (0.0, 0.15, 0.3, 0.7)
+#: Prompts longer than any context are refused, not served.
+LONGEST: Final = 8192
+SEED: Final = 20250217
+DRIFT: Final = ("groq-llama2-70b", "replicate-llama2-70b", "groq-llama2-70b")
+DRIFT_BUDGETS: Final = (0.1, 0.3, 0.5)
+SEGMENT: Final = 1500
+WINDOW: Final = 200
+CONSECUTIVE: Final = 500
+#: Requests that follow each other in a trace, and in its replay.
+RUN: Final = 15
+#: Requests after a switch in which the estimates turn over.
+SETTLED: Final = 300
+
+
+class Row(NamedTuple):
+    service: str
+    device: str
+    overhead: float
+    prompts: str
+    regime: Regime
+    budget: float
+
+
+def population(row: Row) -> Population:
+    device = shipped.paper_device(row.device, row.overhead)
+    prompts = shipped.prompts(row.prompts)
+    fits = prompts.prompt_tokens <= LONGEST
+    ttft = shipped.measured(row.service).ttft
+    return Population(ttft, prompts.prompt_tokens[fits], prompts.output_tokens[fits], device.line)
+
+
+def spend(row: Row, requests: int) -> dict[str, Any]:
+    """Realised spend relative to b, and whether there was use for all of b."""
+    people = population(row)
+    drawn = people.draw(requests, np.random.default_rng(SEED))
+    served = serve(drawn, people.device, row.regime, row.budget)
+    half = np.random.default_rng(SEED).permutation(people.server_ttft)[: (people.server_ttft.size + 1) // 2]
+    lengths = LengthDistribution.of_samples(people.prompt_tokens)
+    static = _spent(_fit(EmpiricalTtft(half), lengths, people.device, row), drawn, row.regime)
+    everything = _spent(_fit(EmpiricalTtft(people.server_ttft), lengths, people.device, row), drawn, row.regime)
+    total = drawn.prompt_tokens.sum()
+    return {
+        **row._asdict(),
+        "regime": row.regime.value,
+        "online": served.share / row.budget - 1,
+        "static": float(static.sum() / total) / row.budget - 1,
+        "useful": bool(everything.sum() / total >= 0.99 * row.budget),
+    }
+
+
+def _fit(ttft: EmpiricalTtft, lengths: LengthDistribution, device: LinearTtft, row: Row) -> Schedule:
+    if row.regime is Regime.DEVICE_CONSTRAINED:
+        return fit_optimal_waits(ttft, lengths, device, row.budget)
+    return fit_optimal_threshold(ttft, lengths, device, row.budget)
+
+
+def _spent(schedule: Schedule, requests: Requests, regime: Regime) -> NDArray[np.int64]:
+    delays = schedule.delays(requests.prompt_tokens, requests.u)
+    if regime is Regime.SERVER_CONSTRAINED:
+        return np.where(np.isfinite(delays.server), requests.prompt_tokens, 0)
+    starts = (requests.server_ttft > delays.device) | (delays.device == 0)
+    return np.where(starts, requests.prompt_tokens, 0)
+
+
+def rows(budgets: Sequence[float], overheads: Sequence[float]) -> Iterator[Row]:
+    names = shipped.service_names(), shipped.PAPER_DEVICES, overheads, ("alpaca", "sharegpt"), Regime, budgets
+    return (Row(*each) for each in product(*names))
+
+
+# --- drift ----------------------------------------------------------------------------------------------------------
+
+
+def drifting(services: Mapping[str, NDArray[np.float64]], run: int) -> Requests:
+    """Segments of the services in ``DRIFT``, drawn in runs of ``run`` requests that followed each other."""
+    rng = np.random.default_rng(SEED)
+    prompts = shipped.prompts("alpaca").prompt_tokens
+    count = SEGMENT * len(DRIFT)
+    ttft = []
+    for name in DRIFT:
+        samples = services[name]
+        starts = rng.integers(0, samples.size, SEGMENT // run)
+        ttft.append(samples[(starts[:, None] + np.arange(run)).ravel() % samples.size])
+    lengths = rng.choice(prompts, count)
+    return Requests(lengths, np.zeros(count, dtype=np.int64), np.concatenate(ttft), rng.random(count))
+
+
+def drift(services: Mapping[str, NDArray[np.float64]], budget: float, run: int) -> dict[str, Any]:
+    requests = drifting(services, run)
+    device = shipped.paper_device(shipped.PAPER_DEVICES[1], 0.3).line
+    served = serve(requests, device, Regime.DEVICE_CONSTRAINED, budget, WINDOW)
+    hindsight = _hindsight(requests, device, budget)
+    second = slice(SEGMENT + SETTLED, 2 * SEGMENT)
+    return {
+        "budget": budget,
+        "run_requests": run,
+        "most_over_budget": served.most_over(budget, CONSECUTIVE),
+        "p99_s": _p99(served.ttft),
+        "hindsight_p99_s": _p99(hindsight),
+        "p99_ratio": _p99(served.ttft) / _p99(hindsight),
+        "settled_p99_ratio": _p99(served.ttft[second]) / _p99(hindsight[second]),
+    }
+
+
+def _hindsight(requests: Requests, device: LinearTtft, budget: float) -> NDArray[np.float64]:
+    """TTFTs under a fit to each segment's own draws, made before it begins."""
+    shown = []
+    for segment in range(len(DRIFT)):
+        part = requests[slice(segment * SEGMENT, (segment + 1) * SEGMENT)]
+        lengths = LengthDistribution.of_samples(part.prompt_tokens)
+        table = fit_optimal_waits(EmpiricalTtft(part.server_ttft), lengths, device, budget)
+        waits = table.delays(part.prompt_tokens, part.u).device
+        shown.append(np.minimum(part.server_ttft, waits + device.slope * part.prompt_tokens + device.intercept))
+    return np.concatenate(shown)
+
+
+def _p99(ttft: NDArray[np.float64]) -> float:
+    return float(np.quantile(ttft, 0.99))
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _spend_figures(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    online = np.array([each["online"] for each in found])
+    useful = np.array([each["online"] for each in found if each["useful"]])
+    static = np.array([each["static"] for each in found])
+    return {
+        "rows": len(found),
+        "rows_with_use_for_all": useful.size,
+        "over_by_1_percent_rows": int((online > 0.01).sum()),
+        "most_over_percent": round(100 * float(online.max()), 2),
+        "under_by_3_percent_rows": int((useful < -0.03).sum()),
+        "most_under_percent": round(100 * float(useful.min()), 2) if useful.size else None,
+        "online_mean_abs_percent": round(100 * float(np.abs(useful).mean()), 2) if useful.size else None,
+        "static_over_by_1_percent_rows": int((static > 0.01).sum()),
+        "static_most_over_percent": round(100 * float(static.max()), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--budgets", type=float, nargs="+", default=list(BUDGETS))
+    parser.add_argument("--overheads", type=float, nargs="+", default=list(OVERHEADS))
+    parser.add_argument("--llmperf", type=Path, help="llmperf_2023_individual.csv, for drift in runs")
+    parser.add_argument("--quick", action="store_true", help="three budgets and one overhead: a look")
+    options = parser.parse_args()
+    budgets, overheads = ((0.1, 0.3, 0.7), (0.3,)) if options.quick else (options.budgets, options.overheads)
+    wanted = list(rows(budgets, overheads))
+    profiles = {name: shipped.measured(name).ttft for name in DRIFT}
+    drifts: list[tuple[Mapping[str, NDArray[np.float64]], float, int]] = [(profiles, b, 1) for b in DRIFT_BUDGETS]
+    if options.llmperf:
+        ordered = {service.name.replace("-", "-llama2-"): service.ttft for service in public.llmperf(options.llmperf)}
+        drifts += [(ordered, b, RUN) for b in DRIFT_BUDGETS]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(spend, wanted, [options.requests] * len(wanted), chunksize=8))
+        drifted = list(pool.map(drift, *zip(*drifts, strict=True)))
+    console = Console(width=120)
+    results: dict[str, Any] = {"requests_per_row": options.requests}
+    for prompts in ("alpaca", "sharegpt"):
+        results[f"spend_{prompts}"] = _spend_figures([each for each in found if each["prompts"] == prompts])
+    table = Table("spend", "alpaca", "sharegpt", title=f"{options.requests} requests per row, relative to b")
+    for key in results["spend_alpaca"]:
+        table.add_row(key, *(str(results[f"spend_{prompts}"][key]) for prompts in ("alpaca", "sharegpt")))
+    console.print(table)
+    shifts = Table(*drifted[0], title=f"{' -> '.join(DRIFT)}, {SEGMENT} requests each, window {WINDOW}")
+    for each in drifted:
+        shifts.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in each.values()))
+    console.print(shifts)
+    print(json.dumps(results | {"drift": drifted}))
+
+
+if __name__ == "__main__":
+    main()
