@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.core.errors import EndpointUnavailable
+from serve_app.core.errors import EndpointTimeout, EndpointUnavailable
 from serve_app.streams import Outcome, Pin
 from tests.engines.fake_openai import FakeServer
 from tests.engines.scripted_http import Act, ScriptedServer, answer, delta, hung_up, page, refusal, silent, stream
@@ -149,7 +149,7 @@ def test_a_pin_is_not_broken_by_a_silent_server() -> None:
                 "cloud": far(first, "cloud", continues_by="nothing", first_token_seconds=0.1, warm_up=True),
                 "spare": far(second, "device", continues_by="nothing"),
             }
-            with pytest.raises(Exception, match="did not answer in time"):
+            with pytest.raises(EndpointTimeout, match="did not answer in time"):
                 await ask(endpoints, {}, pin=Pin.CLOUD_ONLY)
 
     asyncio.run(main())
