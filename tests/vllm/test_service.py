@@ -1,0 +1,90 @@
+"""The shipped configuration under Ray Serve, and what is left of vLLM when its replica goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from serve_app.cli.configfile import load
+from tests.conftest import RaySession
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm]
+
+#: Seconds. Three processes import vLLM one after the other.
+LONGEST_START = 400.0
+LONGEST_END = 60.0
+
+
+@pytest.fixture(scope="module")
+def service(ray_session: RaySession, folder: Path) -> str:
+    """URL of configs/vllm.yaml, once both of its endpoints are ready. The last test deletes it."""
+    from ray.serve._private.api import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    (application,) = load("vllm").document["applications"]
+    _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [application]}), _blocking=True)
+    until(lambda: all(state["ready"] for state in readiness(ray_session.url).values()), LONGEST_START)
+    return ray_session.url
+
+
+def readiness(url: str) -> dict[str, Any]:
+    endpoints: dict[str, Any] = httpx.get(f"{url}/ready", timeout=10.0).json()["endpoints"]
+    return endpoints
+
+
+def until(condition: Callable[[], Any], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.1)
+
+
+def engine_processes() -> list[psutil.Process]:
+    """vLLM's own, below the Ray of this test. They are named after what they do, once they do it."""
+    return [process for process in psutil.Process().children(recursive=True) if name_of(process).startswith("VLLM::")]
+
+
+def name_of(process: psutil.Process) -> str:
+    """Empty once it is gone."""
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+@pytest.mark.parametrize("pin", ["cloud_only", "device_only"])
+def test_each_endpoint_answers(service: str, pin: str) -> None:
+    body = {
+        "model": "disco",
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": "Tell me a short story."}],
+        "disco": {"report": True, "pin": pin},
+    }
+    answer = httpx.post(f"{service}/v1/chat/completions", json=body, timeout=120.0).json()
+    assert answer["choices"][0]["message"]["content"]
+    assert answer["usage"]["completion_tokens"] == 8
+    assert {leg["outcome"] for leg in answer["disco"]["legs"]} == {"completed"}
+
+
+def test_nothing_of_vllm_outlives_its_replica(service: str) -> None:
+    """The first replica is killed at work; the one in its place is told to go while vLLM is still on its way."""
+    from ray import serve
+
+    at_work = engine_processes()
+    assert {name_of(process) for process in at_work} == {"VLLM::EngineCore", "VLLM::Worker"}
+    core = next(process for process in at_work if name_of(process) == "VLLM::EngineCore")
+    replica = core.parent()
+    assert replica is not None
+    replica.kill()
+    until(lambda: not any(map(name_of, at_work)), LONGEST_END)
+    until(engine_processes, LONGEST_START)
+    on_its_way = engine_processes()
+    serve.delete("disco")
+    until(lambda: not any(map(name_of, on_its_way)), LONGEST_END)
+    assert not engine_processes()
