@@ -76,6 +76,6 @@ def ids_of(items: list[StreamItem]) -> list[int]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what other tasks bring about."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it is no event of this loop's
             await asyncio.sleep(0.002)
