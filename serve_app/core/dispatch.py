@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from serve_app.core.model import DispatchPlan, EndpointId, Launch
@@ -43,15 +43,27 @@ class Scheduled:
     name: str
     rule: str
     budget: float
+    _cloud: Launch = field(init=False, repr=False, compare=False)
+    _device: Launch = field(init=False, repr=False, compare=False)
+    _under: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A decision is on the path of every request; what all have in common is made once.
+        object.__setattr__(self, "_cloud", Launch(self.cloud))
+        object.__setattr__(self, "_device", Launch(self.device))
+        object.__setattr__(self, "_under", f"under b={self.budget:g}")
 
     def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:
         server, device = self.schedule.start(prompt_tokens, u)
-        first, second, delay = (self.cloud, self.device, device) if server == 0 else (self.device, self.cloud, server)
-        launches: tuple[Launch, ...] = (Launch(first),)
-        if delay == NEVER:
-            how = "cloud alone" if server == 0 else "device alone"
+        launches: tuple[Launch, ...]
+        if server == device:
+            launches, how = (self._cloud, self._device), "race"
+        elif server == 0 and device == NEVER:
+            launches, how = (self._cloud,), "cloud alone"
+        elif server == 0:
+            launches, how = (self._cloud, Launch(self.device, device)), f"hedge after {device:.2f} s"
+        elif server == NEVER:
+            launches, how = (self._device,), "device alone"
         else:
-            launches = (Launch(first), Launch(second, delay))
-            how = f"hedge after {delay:.2f} s" if delay else "race"
-        reason = f"{how}: {self.rule} for l={prompt_tokens} under b={self.budget:g}"
-        return DispatchPlan(launches, self.name, reason)
+            launches, how = (self._device, Launch(self.cloud, server)), f"hedge after {server:.2f} s"
+        return DispatchPlan(launches, self.name, f"{how}: {self.rule} for l={prompt_tokens} {self._under}")

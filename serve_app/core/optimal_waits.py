@@ -14,7 +14,7 @@ from serve_app.core.lengths import LengthDistribution, Strata
 from serve_app.core.wait_time import WaitTable
 
 #: Groups of prompt lengths that get waits of their own.
-MOST_STRATA: Final = 48
+MOST_STRATA: Final = 40
 
 
 def fit_optimal_waits(
