@@ -43,7 +43,8 @@ def fit_optimal_waits(
         np.multiply(spent, -price, out=scores)
         np.add(scores, gains, out=scores)
         choice = scores.argmax(axis=1)
-        return Plan(float(spent.take(rows + choice).sum()), float(gains.take(rows + choice).sum()), choice)
+        chosen = rows + choice
+        return Plan(float(spent.take(chosen).sum()), float(gains.take(chosen).sum()), choice)
 
     limit = budget * (lengths.mean + decode.answer)
     # Without a price, whatever gains at all races.
