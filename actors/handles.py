@@ -140,10 +140,12 @@ class ServeEndpoint:
 
     async def _ask(self) -> EngineInfo:
         try:
-            info: EngineInfo = await self._describe.remote()
+            answer: EngineInfo | Refusal = await self._describe.remote()
         except Exception as error:  # noqa: BLE001 - every failure of Ray becomes one of ours
             raise failure_of(error, self._info.id) from None
-        return info
+        if isinstance(answer, Refusal):
+            raise answer.error
+        return answer
 
 
 async def _next_batch(response: Any) -> list[StreamItem] | None:

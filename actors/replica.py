@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from actors.engines.base import Engine, EngineInfo
+from actors.engines.base import Engine, EngineInfo, TellsProgress
 from actors.engines.factory import make_engine
 from actors.leg import Leg
 from actors.refusal import Refusal
@@ -22,6 +22,9 @@ from serve_app.telemetry import Telemetry
 
 # Seconds an aborted generation may take to stop before Serve is told to replace the replica.
 STUCK_AFTER = 30.0
+
+# Seconds after which `describe` says how far a loading engine is, where the engine tells.
+PATIENCE = 2.0
 
 
 class EndpointReplica:
@@ -45,12 +48,19 @@ class EndpointReplica:
         self._slots = Slots(settings.slots, settings.queue)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._engine: Engine | None = None
+        self._loading: Engine | None = None
         self._failure: str | None = None
         self._starting: asyncio.Task[None] | None = None
         self._legs: set[Leg] = set()
 
-    async def describe(self) -> EngineInfo:
-        """Answers once the engine has loaded. Raises ``EndpointUnavailable`` with the reason if it could not."""
+    async def describe(self) -> EngineInfo | Refusal:
+        """Answers once the engine has loaded; a ``Refusal`` says how far an engine is that takes long.
+
+        Raises ``EndpointUnavailable`` with the reason if it could not load.
+        """
+        await asyncio.wait({self._start()}, timeout=PATIENCE)
+        if isinstance(self._loading, TellsProgress):
+            return Refusal(EndpointUnavailable(self._loading.progress, self._endpoint))
         return (await self._started()).info
 
     async def check_health(self) -> None:
@@ -134,7 +144,7 @@ class EndpointReplica:
 
     async def _load_engine(self) -> None:
         try:
-            engine = self._make()
+            engine = self._loading = self._make()
             await engine.start()
         except DiscoError as error:
             self._failure = error.message
@@ -142,6 +152,8 @@ class EndpointReplica:
             self._failure = f"the engine could not start: {type(error).__name__}: {error}"
         else:
             self._engine = engine
+        finally:
+            self._loading = None
 
     def _attributed(self, error: DiscoError) -> DiscoError:
         if isinstance(error, EndpointError) and not error.endpoint:

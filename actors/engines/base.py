@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from serve_app.core.model import ContinuesBy, GenerationRequest, StreamItem
 
@@ -37,3 +37,13 @@ class Engine(Protocol):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TellsProgress(Protocol):
+    """An engine whose ``start`` takes so long that somebody will ask."""
+
+    @property
+    def progress(self) -> str:
+        """What ``start`` is at, and for how long."""
+        ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -67,21 +68,27 @@ class VllmEngine:
         self._load_runtime = load
         self._loaded: _Loaded | None = None
         self._absent = "the model is not loaded"
+        self._stage = ("not started", time.monotonic())
         self._restarting: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> EngineInfo:
         return self._running().info
 
+    @property
+    def progress(self) -> str:
+        stage, since = self._stage
+        return f"{stage} ({time.monotonic() - since:.0f} s)"
+
     async def start(self) -> None:
         """Ends with a warm-up token: the first one of a process takes seconds longer than any other."""
         loaded = await asyncio.to_thread(self._load)
-        logger.info("warming up")
+        self._report("warming up vLLM")
         sampling = vllm_sampling(Sampling(1, temperature=0.0), (), 1, loaded.vocabulary.end_of_generation)
         async for _ in loaded.runtime.generate([0] * _WARM_UP, sampling, "warm-up"):
             pass
         self._loaded = loaded
-        logger.info("ready")
+        self._report("ready")
 
     async def close(self) -> None:
         if self._restarting is not None:
@@ -122,6 +129,10 @@ class VllmEngine:
             raise EndpointUnavailable(self._absent)
         return self._loaded
 
+    def _report(self, stage: str) -> None:
+        self._stage = (stage, time.monotonic())
+        logger.info(stage)
+
     async def _start_again(self, dead: RunsTokens) -> None:
         await asyncio.to_thread(dead.close)
         try:
@@ -133,7 +144,7 @@ class VllmEngine:
         settings = self._settings
         try:
             folder = read_folder(folder_of(settings.model))
-            logger.info("reading the tokenizer of %s", folder.path.name)
+            self._report(f"reading the tokenizer of {folder.path.name}")
             vocabulary = FolderVocabulary(folder)
         except FileNotFoundError as error:
             raise EndpointUnavailable(str(error)) from None
@@ -142,7 +153,7 @@ class VllmEngine:
         trained = folder.trained_context
         if trained is not None and (problem := beyond_training(settings.context_length, trained)):
             raise EndpointUnavailable(problem)
-        logger.info("starting vLLM with %s", folder.architecture)
+        self._report(f"starting vLLM with {folder.architecture}, half a minute and more")
         runtime = self._load_runtime(settings, folder, self._slots, self._threads)
         return _Loaded(
             runtime, vocabulary, EngineInfo(folder.path.name, settings.context_length, vocabulary.fingerprint)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from actors.refusal import Refusal
-from actors.replica import STUCK_AFTER
+from actors.replica import PATIENCE, STUCK_AFTER
 from serve_app.core.errors import (
     DiscoError,
     EndpointFault,
@@ -62,6 +62,28 @@ def test_closing_stops_the_engine_and_returns_the_slot() -> None:
         assert len(engine.produced) <= 6 + 1
         assert engine.closed == [pytest.approx(0.1)]
         assert (await drain(replica, request("next")))[-1][1]
+
+    run_virtual(main())
+
+
+class SlowEngine(ScriptedEngine):
+    """Tells its progress."""
+
+    @property
+    def progress(self) -> str:
+        return f"loading ({asyncio.get_running_loop().time():.0f} s)"
+
+
+def test_an_engine_that_takes_long_says_how_far_it_is() -> None:
+    async def main() -> None:
+        replica = replica_of(SlowEngine([RECEIPT, *tokens(1, 0.1)], loading=10 * PATIENCE + 1))
+        for rank in range(1, 11):
+            refusal = await replica.describe()
+            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal.error, EndpointUnavailable)
+            assert refusal.error.message == f"loading ({rank * PATIENCE:.0f} s)"
+            assert refusal.error.endpoint == "phone"
+        assert (await replica.describe()).model == "scripted"
 
     run_virtual(main())
 

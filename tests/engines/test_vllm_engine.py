@@ -237,6 +237,23 @@ def test_what_stops_it_from_starting_again_is_kept() -> None:
     asyncio.run(scenario())
 
 
+def test_a_start_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        engine = engine_of(Scripted(b"abc"))
+        assert engine.progress == "not started (0 s)"
+        await engine.start()
+        assert engine.progress == "ready (0 s)"
+
+    caplog.set_level("INFO", module.__name__)
+    asyncio.run(scenario())
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "reading the tokenizer of tiny",
+        "starting vLLM with TinyForCausalLM",
+        "warming up vLLM",
+        "ready",
+    ]
+
+
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(EndpointUnavailable, match=r"engine\.context_length: 8192 .* at most 4096"):
         asyncio.run(engine_of(context_length=8192).start())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,31 @@ LONGEST_START = 400.0
 LONGEST_END = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """``reasons``: why the cloud was not ready, as it said while it started."""
+
+    url: str
+    reasons: frozenset[str]
+
+
 @pytest.fixture(scope="module")
-def service(ray_session: RaySession, folder: Path) -> str:
-    """URL of configs/vllm.yaml, once both of its endpoints are ready. The last test deletes it."""
+def service(ray_session: RaySession, folder: Path) -> Service:
+    """configs/vllm.yaml, once both of its endpoints are ready. The last test deletes it."""
     from ray.serve._private.api import _get_global_client
     from ray.serve.schema import ServeDeploySchema
 
     (application,) = load("vllm").document["applications"]
     _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [application]}), _blocking=True)
-    until(lambda: all(state["ready"] for state in readiness(ray_session.url).values()), LONGEST_START)
-    return ray_session.url
+    reasons: set[str] = set()
+
+    def all_ready() -> bool:
+        states = readiness(ray_session.url)
+        reasons.add(states["cloud"]["reason"])
+        return all(state["ready"] for state in states.values())
+
+    until(all_ready, LONGEST_START)
+    return Service(ray_session.url, frozenset(reasons))
 
 
 def readiness(url: str) -> dict[str, Any]:
@@ -58,21 +74,25 @@ def name_of(process: psutil.Process) -> str:
         return ""
 
 
+def test_the_start_says_how_far_it_is(service: Service) -> None:
+    assert any(reason.startswith("starting vLLM with LlamaForCausalLM") for reason in service.reasons)
+
+
 @pytest.mark.parametrize("pin", ["cloud_only", "device_only"])
-def test_each_endpoint_answers(service: str, pin: str) -> None:
+def test_each_endpoint_answers(service: Service, pin: str) -> None:
     body = {
         "model": "disco",
         "max_tokens": 8,
         "messages": [{"role": "user", "content": "Tell me a short story."}],
         "disco": {"report": True, "pin": pin},
     }
-    answer = httpx.post(f"{service}/v1/chat/completions", json=body, timeout=120.0).json()
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=120.0).json()
     assert answer["choices"][0]["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 8
     assert {leg["outcome"] for leg in answer["disco"]["legs"]} == {"completed"}
 
 
-def test_nothing_of_vllm_outlives_its_replica(service: str) -> None:
+def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
     """The first replica is killed at work; the one in its place is told to go while vLLM is still on its way."""
     from ray import serve
 
