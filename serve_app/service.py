@@ -93,8 +93,9 @@ class StreamService:
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
         now = asyncio.get_running_loop().time()
         state, planner = self._state, self._state.planner
-        estimated = state.estimator(request.model).estimate(request.prompt)
-        planner.estimates.observe(Observation(Seen.PROMPT, estimated))
+        # A prompt longer than every context will be refused; until then it must not count for more than one that fits.
+        longest = max(info.context_length for info in eligible)
+        estimated = min(longest, state.estimator(request.model).estimate(request.prompt))
         charge = Charge(state.budget, planner, estimated)
         plan = planner.plan(
             estimated,
@@ -153,6 +154,7 @@ class StreamService:
             if request.delivery == "eager":
                 observe(Observation(Seen.DECODED, leg.decoded, leg.decode_seconds, leg.info.id))
         if session.winner is not None:
+            observe(Observation(Seen.PROMPT, session.prompt_tokens))
             self._state.estimator(request.model).learn(request.prompt, session.prompt_tokens)
         if finish is not None and session.buffer.accepted:
             observe(Observation(Seen.ANSWER, session.buffer.accepted))

@@ -39,9 +39,14 @@ class Charge:
         return True
 
     def settle(self, session: StreamSession) -> None:
-        """The first token is there: return what the race did not need, unless the constrained side decodes on."""
+        """The first token is there: return what the race did not need, unless the constrained side still works on it.
+
+        It decodes on where it won, and a loser that is watched may not even have said yet that it got a slot.
+        """
         owner = session.winner
         if self._counts_decode and owner is not None and owner.info.kind is self._kind:
+            return
+        if any(leg.live and leg.info.kind is self._kind and leg.receipt is None for leg in session.legs):
             return
         self._account.settle(self._used(session))
 
@@ -50,8 +55,13 @@ class Charge:
         self._account.settle(self._used(session))
         if not self._closed:
             self._closed = True
-            answer = session.buffer.accepted if self._counts_decode else 0
-            self._budget.correct(session.prompt_tokens + answer - self._admitted)
+            self._budget.correct(self._processed(session) - self._admitted)
+
+    def _processed(self, session: StreamSession) -> int:
+        """Tokens of the request, of which the budget is a share: none if no endpoint took it."""
+        if all(leg.receipt is None for leg in session.legs):
+            return 0
+        return session.prompt_tokens + (session.buffer.accepted if self._counts_decode else 0)
 
     def _used(self, session: StreamSession) -> int:
         legs = [leg for leg in session.legs if leg.info.kind is self._kind]

@@ -94,3 +94,32 @@ def test_without_a_reservation_nothing_is_affordable_but_everything_is_counted(p
     made.close(stage.session)
     decoded = 2 if planner.counts_decode else 0
     assert (budget.spent, budget.admitted) == (12 + decoded, 12 + decoded), "the phone had to step in"
+
+
+def test_a_request_that_nobody_took_earns_nothing() -> None:
+    planner, budget = make(PolicyName.AUTO)
+    made = Charge(budget, planner, 900)
+    stage = Stage("cloud", "phone")
+    stage.open()
+    stage.leave()
+    made.close(stage.session)
+    assert (budget.admitted, budget.balance) == (0, 0.0)
+
+
+def test_a_watched_loser_is_charged_when_it_gets_its_slot_late() -> None:
+    planner = Planner(PlannerConfig(PolicyName.DISCO_S, budget=0.5), (CLOUD, PHONE), DEVICE_DEAR, PRIORS)
+    budget = TokenBudget(0.5)
+    budget.admit(1000)
+    made = Charge(budget, planner, 10)
+    assert made.afford(0.0)
+    stage = Stage("cloud", "phone")
+    stage.open()
+    stage.accept("phone", 10)
+    stage.say("phone", "a")
+    made.settle(stage.session)
+    assert budget.spent == 0
+    stage.accept("cloud", 10)
+    stage.say("cloud", "x")
+    stage.say("phone", "b", finish=FinishReason.STOP)
+    made.close(stage.session)
+    assert budget.spent == 10
