@@ -24,6 +24,7 @@ from serve_app.core.errors import (
     EndpointTimeout,
     InvalidRequest,
     PromptTooLong,
+    Unsupported,
 )
 from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord
 from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
@@ -199,7 +200,8 @@ class StreamSession:
         tried = [other.info.id for other in self.legs]
         untried = [name for name in self._candidates if name not in tried]
         retry_same = isinstance(error, EndpointError) and tried.count(leg.info.id) == 1
-        if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong):
+        # What is too long or unsupported here may well be served elsewhere.
+        if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong | Unsupported):
             self._close(Close(error=error), now)
         elif any(other.live for other in self.legs):
             pass
@@ -305,7 +307,8 @@ class StreamSession:
         leg.end(LegOutcome.FAILED, now)
         if leg.watched:
             return
-        if self._first_error is None or isinstance(self._first_error, PromptTooLong):
+        harmless = leg.reason is LegReason.MIGRATION
+        if not harmless and (self._first_error is None or isinstance(self._first_error, PromptTooLong)):
             self._first_error = error
         if self.phase is Phase.PREFILL:
             self._prefill_failed(leg, error, now)

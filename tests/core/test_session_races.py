@@ -270,13 +270,33 @@ def test_too_long_is_the_answer_only_if_it_was_too_long_for_all() -> None:
     assert stage.fail("cloud", EndpointUnavailable("gone", "cloud")) == [("fail", "endpoint_unavailable")]
 
 
-@pytest.mark.parametrize("error", [InvalidRequest("no", "prompt"), Unsupported("no", "seed")])
-def test_an_invalid_request_is_answered_at_once(error: DiscoError) -> None:
+def test_an_invalid_request_is_answered_at_once() -> None:
     stage = Stage("cloud", "phone", ("laptop", 1.0), infos=ALL)
     stage.open()
+    error = InvalidRequest("no", "prompt")
     assert stage.fail("phone", error) == [("cancel", "r-0-cloud"), ("fail", error.code)]
     assert stage.outcomes == ["cancelled", "failed"]
     assert stage.session.wake_at is None
+
+
+def test_what_one_endpoint_does_not_support_another_may() -> None:
+    stage = Stage("cloud", "phone")
+    stage.open()
+    assert stage.fail("phone", Unsupported("no", "seed")) == []
+    assert stage.say("cloud", "a", finish=STOP)[-1] == ("close", STOP)
+    nobody = Stage("cloud", "phone", max_rescues=0)
+    nobody.open()
+    nobody.fail("phone", Unsupported("no", "seed"))
+    assert nobody.fail("cloud", Unsupported("no", "seed")) == [("fail", "unsupported_value")]
+
+
+def test_a_target_that_failed_harmlessly_is_no_cause_of_what_comes_later() -> None:
+    stage = Stage("cloud", mode=OVERLAP, rate=1.0, max_rescues=0)
+    stage.open()
+    stage.say("cloud", *"abcdef")
+    assert stage.leg("phone").reason.value == "migration"
+    stage.fail("phone", Overloaded("busy", 1.0))
+    assert stage.fail("cloud", EndpointUnavailable("gone", "cloud"))[-1] == ("fail", "endpoint_unavailable")
 
 
 # --- no content -----------------------------------------------------------------------------------------------------
