@@ -313,7 +313,9 @@ class PolicySettings(Settings):
         default=0.5,
         description="Share of prompt tokens the constrained side may prefill; with `joint`, its share of all tokens.",
     )
-    tail_share: Share = Field(default=0.05, description="Share of the budget kept for the slowest requests.")
+    tail_share: Share = Field(
+        default=0.05, description="alpha: share of all requests, the slowest, whose hedge the budget pays for first."
+    )
     refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive.")
     window: int = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")
 

@@ -17,11 +17,11 @@ PRECISION: Final = 0.005
 class TokenBudget:
     """``share`` is b. Every admitted prompt credits b of its tokens; a reservation debits all of one.
 
-    Reserving needs a positive balance and leaves a bounded debt, so what is spent never exceeds b of all prompt tokens
-    by more than the largest prompt, nor by more than ``burst`` mean prompts, however many requests run at once. Use
-    beyond a reservation (its length was underestimated) comes on top, until later requests have paid for it. Hedges,
-    which are seldom needed but then badly, may go ``burst`` mean prompts deeper; that is also how many of them an
-    outage of the other side can cause at once. ``burst`` is the most, too, that unused credit may pile up to.
+    Reserving needs a positive balance and leaves a bounded debt, so what races spend never exceeds b of all prompt
+    tokens by more than the largest prompt, nor by more than ``debt``, however many requests run at once. Use beyond a
+    reservation (its length was underestimated) comes on top, until later requests have paid for it. Hedges, which are
+    seldom needed but then badly, may go ``burst`` mean prompts deeper; that is also how many of them an outage of the
+    other side can cause at once. ``burst`` is the most, too, that unused credit may pile up to.
 
     The bucket alone underspends: what it refuses is lost. So policies are fitted to ``planned_share``, which steers
     the balance to one typical reservation.
