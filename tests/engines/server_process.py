@@ -48,9 +48,11 @@ def serving(
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     words = [port if word == PORT else word for word in command]
+    # What a server says is to be in its log when it says it.
+    spoken = {**(os.environ if environment is None else environment), "PYTHONUNBUFFERED": "1"}
     with (
         log.open("wb") as out,
-        subprocess.Popen(words, stdout=out, stderr=out, env=environment, start_new_session=True) as process,
+        subprocess.Popen(words, stdout=out, stderr=out, env=spoken, start_new_session=True) as process,
     ):
         root = f"http://127.0.0.1:{port}"
         try:
