@@ -19,7 +19,7 @@ from actors.engines.prompt_ids import LegInput, leg_input
 from actors.engines.vllm_runtime import load_runtime
 from actors.engines.vllm_sampling import vllm_sampling
 from actors.engines.vllm_stream import AHEAD, Step, TokenStream
-from serve_app.core.errors import EndpointUnavailable
+from serve_app.core.errors import EndpointError, EndpointUnavailable
 from serve_app.core.model import GenerationRequest, Receipt, Sampling, StreamItem, TokenChunk
 from serve_app.settings import VllmEngineSettings
 
@@ -85,8 +85,12 @@ class VllmEngine:
         loaded = await asyncio.to_thread(self._load)
         self._report("warming up vLLM")
         sampling = vllm_sampling(Sampling(1, temperature=0.0), (), 1, loaded.vocabulary.end_of_generation)
-        async for _ in loaded.runtime.generate([0] * _WARM_UP, sampling, "warm-up"):
-            pass
+        try:
+            async for _ in loaded.runtime.generate([0] * _WARM_UP, sampling, "warm-up"):
+                pass
+        except BaseException:
+            await asyncio.to_thread(loaded.runtime.close)
+            raise
         self._loaded = loaded
         self._report("ready")
 
@@ -137,7 +141,7 @@ class VllmEngine:
         await asyncio.to_thread(dead.close)
         try:
             await self.start()
-        except EndpointUnavailable as error:
+        except EndpointError as error:
             self._absent = error.message
 
     def _load(self) -> _Loaded:

@@ -39,11 +39,17 @@ class Runtime:
     """A running AsyncLLM; its processes end with this one."""
 
     def __init__(
-        self, llm: Any, sampling: Callable[[Mapping[str, Any]], Any], tokens_input: Callable[..., Any]
+        self,
+        llm: Any,
+        sampling: Callable[[Mapping[str, Any]], Any],
+        tokens_input: Callable[[list[int]], Any],
+        *,
+        traced: bool = False,
     ) -> None:
         self._llm = llm
         self._sampling = sampling
         self._tokens_input = tokens_input
+        self._traced = traced
         self._numbers = itertools.count()
 
     @property
@@ -57,9 +63,9 @@ class Runtime:
         """Closing it aborts the request within one of vLLM's steps. Raises ``EndpointError``."""
         # vLLM would take a late abort of one request for another with the same name.
         number = f"{name}-{next(self._numbers)}"
-        outputs = self._llm.generate(
-            self._tokens_input(list(ids)), self._sampling(sampling), number, trace_headers=trace
-        )
+        headers = trace if self._traced else None
+        prompt = self._tokens_input(list(ids))
+        outputs = self._llm.generate(prompt, self._sampling(sampling), number, trace_headers=headers)
         try:
             async with aclosing(outputs):
                 async for output in outputs:
@@ -111,8 +117,10 @@ def load_runtime(
         raise EndpointUnavailable(
             f"engine: vLLM refuses {folder.architecture} as it is configured: {_first_line(error)}"
         ) from None
+    traced = settings.otlp_traces is not None
     try:
-        llm = AsyncLLM(config, TetheredExecutor, log_stats=False, log_requests=False, stat_loggers=loggers)
+        # vLLM's spans are made of its statistics.
+        llm = AsyncLLM(config, TetheredExecutor, log_stats=traced, log_requests=False, stat_loggers=loggers)
     except Exception as error:  # noqa: BLE001 - vLLM raises bare ones
         raise EndpointUnavailable(
             "vLLM's engine process did not start; the replica's log above says why. If memory is short, lower "
@@ -122,7 +130,7 @@ def load_runtime(
     def sampling(arguments: Mapping[str, Any]) -> Any:
         return SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
 
-    return Runtime(llm, sampling, tokens_input)
+    return Runtime(llm, sampling, tokens_input, traced=traced)
 
 
 def engine_arguments(settings: VllmEngineSettings, folder: ModelFolder, slots: int, on_cpu: bool) -> dict[str, Any]:

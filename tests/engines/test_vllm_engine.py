@@ -59,6 +59,7 @@ class Scripted:
         self.finish = finish
         self.cached = cached
         self.calls: list[tuple[list[int], dict[str, Any]]] = []
+        self.warms_up = True
         self.dead = False
         self.closed = False
 
@@ -67,6 +68,8 @@ class Scripted:
     ) -> AsyncGenerator[Step, None]:
         self.calls.append((list(ids), dict(sampling)))
         if name == "warm-up":
+            if not self.warms_up:
+                raise EndpointFault("vLLM raised OutOfMemory")
             yield Step((1,), FinishReason.LENGTH)
             return
         done = len(bytes(ids).partition(b">")[2])
@@ -237,6 +240,14 @@ def test_what_stops_it_from_starting_again_is_kept() -> None:
     asyncio.run(scenario())
 
 
+def test_a_warm_up_that_fails_leaves_nothing_running() -> None:
+    runtime = Scripted(b"abc")
+    runtime.warms_up = False
+    with pytest.raises(EndpointFault):
+        asyncio.run(engine_of(runtime).start())
+    assert runtime.closed
+
+
 def test_a_start_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         engine = engine_of(Scripted(b"abc"))
@@ -284,9 +295,11 @@ class FakeLlm:
         self.outputs = outputs
         self.errored = False
         self.names: list[str] = []
+        self.traces: list[Any] = []
 
     async def generate(self, prompt: Any, params: Any, name: str, trace_headers: Any) -> AsyncGenerator[Any, None]:
         self.names.append(name)
+        self.traces.append(trace_headers)
         for output in self.outputs:
             if isinstance(output, Exception):
                 raise output
@@ -322,6 +335,19 @@ def test_no_two_requests_share_a_name() -> None:
 
     asyncio.run(twice())
     assert len(set(llm.names)) == 2
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_trace_is_handed_on_only_where_somebody_collects_it(traced: bool) -> None:
+    llm = FakeLlm(([0], "stop", 0))
+    runtime = Runtime(llm, dict, lambda ids: ids, traced=traced)
+
+    async def once() -> None:
+        async for _ in runtime.generate([1], {}, "attempt", {"traceparent": "00-a-b-01"}):
+            pass
+
+    asyncio.run(once())
+    assert llm.traces == [{"traceparent": "00-a-b-01"} if traced else None]
 
 
 @pytest.mark.parametrize("output", [ValueError("the prompt: secret"), ([5], "abort", 0)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,11 +39,12 @@ class EngineStep:
 
 @dataclass(frozen=True, slots=True)
 class RunningVllm:
-    """The engine belongs to the runner's event loop."""
+    """The engine belongs to the runner's event loop. ``traces``: ids of the traces that vLLM's spans belong to."""
 
     runner: asyncio.Runner
     engine: VllmEngine
     steps: list[EngineStep]
+    traces: list[bytes]
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(coro)
@@ -53,10 +56,26 @@ def folder() -> Path:
     return convert(MODEL, None, print)
 
 
-def vllm_settings(folder: Path) -> VllmEngineSettings:
-    return VllmEngineSettings(
-        model=str(folder), context_length=CONTEXT, dtype="float32", eager=True, kv_cache_gib=0.25, prefill_chunk=CHUNK
-    )
+@contextmanager
+def collector(traces: list[bytes]) -> Iterator[str]:
+    """The address of an OpenTelemetry collector that notes to which trace each span belongs."""
+    import grpc
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
+
+    class Notes(service.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's name
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    traces.extend(span.trace_id for span in scope.spans)
+            return messages.ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    service.add_TraceServiceServicer_to_server(Notes(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop(grace=None).wait()
 
 
 @pytest.fixture(scope="session")
@@ -76,10 +95,21 @@ def vllm(folder: Path) -> Iterator[RunningVllm]:
         def log_engine_initialized(self) -> None:
             """Nobody is interested."""
 
-    engine = VllmEngine(vllm_settings(folder), SLOTS, 1, load=partial(load_runtime, stat_loggers=[Recorder]))
-    with asyncio.Runner() as runner:
+    traces: list[bytes] = []
+    with collector(traces) as address, pytest.MonkeyPatch.context() as environment, asyncio.Runner() as runner:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        settings = VllmEngineSettings(
+            model=str(folder),
+            context_length=CONTEXT,
+            dtype="float32",
+            eager=True,
+            kv_cache_gib=0.25,
+            prefill_chunk=CHUNK,
+            otlp_traces=address,
+        )
+        engine = VllmEngine(settings, SLOTS, 1, load=partial(load_runtime, stat_loggers=[Recorder]))
         runner.run(engine.start())
-        yield RunningVllm(runner, engine, steps)
+        yield RunningVllm(runner, engine, steps, traces)
         runner.run(engine.close())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -145,6 +145,18 @@ def test_what_the_prefix_cache_holds_is_told(vllm: RunningVllm, monkeypatch: pyt
 def test_a_handoff_that_cannot_be_is_a_fault(vllm: RunningVllm, handoff: Handoff) -> None:
     with pytest.raises(EndpointFault):
         vllm.run(read(vllm, ask(STORY, 4, handoff)))
+
+
+def test_vllms_own_spans_belong_to_the_requests_trace(vllm: RunningVllm) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    traced = replace(ask(STORY, 2), trace={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})
+
+    async def scenario() -> None:
+        await read(vllm, traced)
+        while bytes.fromhex(trace_id) not in vllm.traces:  # noqa: ASYNC110 - the collector has threads of its own
+            await asyncio.sleep(0.05)
+
+    vllm.run(scenario())
 
 
 # --- where a stream ends ----------------------------------------------------------------------------------------

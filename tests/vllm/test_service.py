@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,25 +33,30 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service(ray_session: RaySession, folder: Path) -> Service:
-    """configs/vllm.yaml, once both of its endpoints are ready. The last test deletes it."""
+    """configs/vllm.yaml with vLLM's metrics, once both of its endpoints are ready. The last test deletes it."""
     from ray.serve._private.api import _get_global_client
     from ray.serve.schema import ServeDeploySchema
 
-    (application,) = load("vllm").document["applications"]
-    _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [application]}), _blocking=True)
+    (application,) = copy.deepcopy(load("vllm").document["applications"])
+    application["args"]["endpoints"]["cloud"]["engine"]["metrics"] = True
+    _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [application]}), _blocking=False)
     reasons: set[str] = set()
 
     def all_ready() -> bool:
         states = readiness(ray_session.url)
-        reasons.add(states["cloud"]["reason"])
-        return all(state["ready"] for state in states.values())
+        reasons.update(state["reason"] for name, state in states.items() if name == "cloud")
+        return bool(states) and all(state["ready"] for state in states.values())
 
     until(all_ready, LONGEST_START)
     return Service(ray_session.url, frozenset(reasons))
 
 
 def readiness(url: str) -> dict[str, Any]:
-    endpoints: dict[str, Any] = httpx.get(f"{url}/ready", timeout=10.0).json()["endpoints"]
+    """Each endpoint's state; none while the router is not there yet."""
+    try:
+        endpoints: dict[str, Any] = httpx.get(f"{url}/ready", timeout=10.0).json()["endpoints"]
+    except (httpx.HTTPError, ValueError):
+        return {}
     return endpoints
 
 
@@ -90,6 +96,14 @@ def test_each_endpoint_answers(service: Service, pin: str) -> None:
     assert answer["choices"][0]["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 8
     assert {leg["outcome"] for leg in answer["disco"]["legs"]} == {"completed"}
+
+
+def test_vllms_own_metrics_are_at_the_nodes_agent(service: Service) -> None:
+    import ray
+
+    (node,) = ray.nodes()
+    url = f"http://127.0.0.1:{node['MetricsExportPort']}/metrics"
+    until(lambda: "ray_vllm_generation_tokens_total" in httpx.get(url, timeout=10.0).text, LONGEST_END)
 
 
 def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
