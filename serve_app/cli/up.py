@@ -11,13 +11,14 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 
@@ -175,12 +176,18 @@ def curl(url: str, model: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    supervisor = os.getppid()
     code = _main(arguments)
-    if os.getppid() != supervisor:
-        # Nobody waits for the exit code, or would end what a start that was broken off may have left.
-        os.killpg(0, signal.SIGKILL)
+    _end_the_rest_of_the_group()
     return code
+
+
+def _end_the_rest_of_the_group() -> None:
+    """What a start that was broken off may have left. The supervisor would see to it, if it is still there."""
+    own = os.getpid()
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if process.pid != own and os.getpgid(process.pid) == own:
+                process.kill()
 
 
 def _main(arguments: Sequence[str]) -> int:
