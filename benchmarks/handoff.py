@@ -102,12 +102,12 @@ class Stopwatch:
     def info(self) -> EndpointInfo:
         return self._target.info
 
-    def started(self, leg: Leg) -> dict[str, str]:
+    def leg_started(self, leg: Leg) -> dict[str, str]:
         if leg.reason is LegReason.MIGRATION:
             self.triggered = time.perf_counter()
         return {}
 
-    def ended(self, _: Leg) -> None:
+    def leg_ended(self, _: Leg) -> None:
         return
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:

@@ -88,7 +88,9 @@ def read_body(model: type[B], body: bytes) -> B:
     except ValueError as error:
         position = _POSITION.search(str(error))
         where = f" ({position.group()})" if position else ""
-        raise InvalidRequest(f"the body is not valid JSON{where}; send a JSON object in UTF-8") from None
+        raise InvalidRequest(
+            f"the body is not valid JSON{where}; send a JSON object in UTF-8, without NaN or Infinity"
+        ) from None
     if not isinstance(document, dict):
         raise InvalidRequest('the body must be a JSON object with the request\'s fields, such as {"model": ...}')
     try:

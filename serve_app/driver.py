@@ -39,13 +39,16 @@ from serve_app.core.ticks import tick_before
 #: that is due within the slack. Ticks come every eighth of a slack, so the earliest leaves a quarter of it ahead.
 PACED_MARGIN = 0.125
 
+#: Seconds for which the end of a stream waits for legs to stop. One that hangs stops by itself when it can.
+PATIENCE = 5.0
+
 
 class LegObserver(Protocol):
     """Told when legs start and end; what ``started`` returns travels with the request as its trace context."""
 
-    def started(self, leg: Leg) -> dict[str, str]: ...
+    def leg_started(self, leg: Leg) -> dict[str, str]: ...
 
-    def ended(self, leg: Leg) -> None: ...
+    def leg_ended(self, leg: Leg) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class StreamJob:
 class StreamDriver:
     """Async iterator over ``Emit``; taking the next one means that the previous one was delivered.
 
-    Raises the stream's DiscoError after the text that came before it. ``aclose`` stops every leg, whatever the state.
+    Raises the stream's DiscoError after the text that came before it. ``aclose`` stops every leg, whatever the state,
+    and waits for them, though not for one that hangs.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class StreamDriver:
             self._feed(ClientLeft())
         # By now each leg was cancelled once. A second time would interrupt what it does to stop its endpoint.
         if self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+            await asyncio.wait(list(self._tasks.values()), timeout=PATIENCE)
 
     # --- events in, commands out --------------------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class StreamDriver:
         match command:
             case StartStream():
                 leg = self.session.leg(command.attempt)
-                request = self._request(command, self._observer.started(leg))
+                request = self._request(command, self._observer.leg_started(leg))
                 self._tasks[command.attempt] = asyncio.create_task(self._pump(leg, request), name=command.attempt)
             case CancelStream(attempt):
                 if task := self._tasks.get(attempt):
@@ -180,7 +184,7 @@ class StreamDriver:
         leg = self.session.leg(attempt)
         if not leg.live and attempt not in self._observed:
             self._observed.add(attempt)
-            self._observer.ended(leg)
+            self._observer.leg_ended(leg)
 
     # --- time ---------------------------------------------------------------------------------------------------
 

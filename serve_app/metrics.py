@@ -51,6 +51,11 @@ class Metrics:
         gauge = Gauge("disco_budget_share", "Share of prompt tokens on the constrained side", registry=self._registry)
         gauge.set_function(share)
 
+    def watch_fallbacks(self, count: Callable[[], float]) -> None:
+        """``count``: requests planned by a static rule so far, because an estimate failed."""
+        gauge = Gauge("disco_static_plans", "Plans made without estimates, since the start", registry=self._registry)
+        gauge.set_function(count)
+
     def failed(self, code: str) -> None:
         """A request ended with an error before it had a report."""
         self._requests.labels(code).inc()

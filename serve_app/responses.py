@@ -94,24 +94,18 @@ class Generation(Response):
         metrics = self._desk.metrics
         try:
             with self._desk.admission.slot(), metrics.running.track_inprogress():
-                stream = await self._open()
+                stream = self._desk.service.open(self._parsed.client)
                 await self._relay(stream, scope, receive, send)
         except Exception as error:  # noqa: BLE001 - whatever happens, the client gets an error object
             metrics.failed(outcome_code(error, self._parsed.client.request_id))
             await self._refuse(error, scope, receive, send)
 
-    async def _open(self) -> TextStream:
-        try:
-            async with self._desk.admission.until_drained():
-                return await self._desk.service.open(self._parsed.client)
-        except asyncio.CancelledError:
-            self._desk.metrics.failed("cancelled")
-            raise
-
     async def _relay(self, stream: TextStream, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the stream on. What goes wrong is reported to the client here; the stream is closed in any case."""
         code = "cancelled"
         try:
+            async with self._desk.admission.until_drained():
+                await stream.started()
             if self._parsed.stream:
                 await self._send_events(stream, send)
             else:
@@ -123,9 +117,11 @@ class Generation(Response):
             code = outcome_code(error, self._parsed.client.request_id)
             await self._refuse(error, scope, receive, send)
         finally:
-            await stream.aclose()
             seconds = time.monotonic() - self._began
-            self._desk.metrics.observe(self._parsed.client.model, stream.outcome.report, seconds, code)
+            try:
+                await stream.aclose()
+            finally:
+                self._desk.metrics.observe(self._parsed.client.model, stream.outcome.report, seconds, code)
 
     async def _send_events(self, stream: TextStream, send: Send) -> None:
         writer = ChunkWriter(self._envelope, include_usage=self._parsed.include_usage, report=self._parsed.report)

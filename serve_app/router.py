@@ -60,6 +60,7 @@ class DiscoRouter:
         """Called by Serve after the constructor."""
         metrics = Metrics()
         metrics.watch_budget(lambda: self._state.budget.spent_share)
+        metrics.watch_fallbacks(lambda: self._state.planner.fallbacks)
         self._surface = Surface(
             self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
         )
@@ -69,8 +70,8 @@ class DiscoRouter:
         """For whoever is about to shut down Serve, which will not say so: answers have ``grace`` seconds left."""
         await self._surface.desk.admission.drain(grace)
 
-    async def open(self, request: ClientRequest) -> TextStream:
-        return await self._service.open(request)
+    def open(self, request: ClientRequest) -> TextStream:
+        return self._service.open(request)
 
     def models(self) -> Sequence[str]:
         return self._service.models()
@@ -92,8 +93,9 @@ class DiscoRouter:
         while True:
             try:
                 await self._endpoints[name].describe()
-            except DiscoError as error:
-                self._readiness[name] = EndpointState(False, error.message)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the endpoint is not ready, and is asked again
+                reason = error.message if isinstance(error, DiscoError) else f"internal error: {type(error).__name__}"
+                self._readiness[name] = EndpointState(False, reason)
                 await asyncio.sleep(RETRY_PERIOD)
             else:
                 self._readiness[name] = EndpointState(True, "ready")

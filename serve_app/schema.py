@@ -86,8 +86,11 @@ def parse_chat(body: bytes, request_id: str, trace: dict[str, str], live: LiveSe
     for rank, message in enumerate(parsed.messages):
         ignored += [f"messages.{name}" for name in _unknown(message, _NEUTRAL_MESSAGE, f"messages[{rank}].")]
     prompt = _chat_prompt(parsed)
-    asked = parsed.max_completion_tokens if parsed.max_completion_tokens is not None else parsed.max_tokens
-    param = "max_completion_tokens" if parsed.max_completion_tokens is not None else "max_tokens"
+    asked, param = parsed.max_tokens, "max_tokens"
+    if parsed.max_completion_tokens is not None:
+        if asked not in {None, parsed.max_completion_tokens}:
+            raise InvalidRequest("max_tokens: differs from max_completion_tokens; send one of the two", "max_tokens")
+        asked, param = parsed.max_completion_tokens, "max_completion_tokens"
     return _parsed(parsed, prompt, _max_tokens(asked, param, live.limits), ignored, request_id, trace, live)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
-from serve_app.core.errors import DiscoError, InvalidRequest, UnknownModel
+from serve_app.core.errors import InvalidRequest, UnknownModel
 from serve_app.core.estimates import Observation, Seen
 from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode, Mover
@@ -25,7 +25,7 @@ from serve_app.core.model import (
     FinishReason,
     TokenPrompt,
 )
-from serve_app.core.protocol import SessionConfig
+from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
 from serve_app.driver import StreamDriver, StreamJob
@@ -60,18 +60,11 @@ class StreamService:
     def models(self) -> Sequence[str]:
         return tuple(self._app.models)
 
-    async def open(self, request: ClientRequest) -> OpenStream:
-        """Return once the first text is there, or the stream ended without any. Raises what ended it before that."""
+    def open(self, request: ClientRequest) -> OpenStream:
+        """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
         eligible = self._eligible(request)
         span = self._telemetry.start_request(request.trace, request.request_id, request.model)
-        stream = self._launch(request, eligible, span)
-        try:
-            await stream.driver.started()
-        except BaseException as error:
-            await stream.aclose(error)
-            raise
-        stream.settle()
-        return stream
+        return self._launch(request, eligible, span)
 
     def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:
         if request.model not in self._app.models:
@@ -96,7 +89,7 @@ class StreamService:
         # A prompt longer than every context will be refused; until then it must not count for more than one that fits.
         longest = max(info.context_length for info in eligible)
         estimated = min(longest, state.estimator(request.model).estimate(request.prompt))
-        charge = Charge(state.budget, planner, estimated)
+        charge = Charge(state.budget, planner, estimated, {info.kind for info in eligible})
         plan = planner.plan(
             estimated,
             eligible,
@@ -191,6 +184,12 @@ class OpenStream:
     def policy(self) -> str:
         return self._session.plan.policy
 
+    async def started(self) -> None:
+        """Return with the first text, or at the end of a stream without any. Raises what ended it before that."""
+        await self.driver.started()
+        # Return what the race did not need to the budget.
+        self._charge.settle(self._session)
+
     def __aiter__(self) -> OpenStream:
         return self
 
@@ -200,7 +199,6 @@ class OpenStream:
 
     @property
     def outcome(self) -> Outcome:
-        """Valid once the iterator is exhausted."""
         session = self._session
         finish = self.driver.closed.finish if self.driver.closed else None
         word: Literal["stop", "length"] = "length" if finish is FinishReason.LENGTH else "stop"
@@ -208,11 +206,7 @@ class OpenStream:
         usage = Usage(session.prompt_tokens, session.buffer.accepted, exact)
         return Outcome(word, usage, build_report(session, self._costs, notional=self._notional))
 
-    def settle(self) -> None:
-        """The first token is there: return what the race did not need to the budget."""
-        self._charge.settle(self._session)
-
-    async def aclose(self, error: BaseException | None = None) -> None:
+    async def aclose(self) -> None:
         """Stop every leg, settle the budget, end the spans. Idempotent."""
         if self._over:
             return
@@ -221,18 +215,17 @@ class OpenStream:
             await self.driver.aclose()
         finally:
             self._charge.close(self._session)
-            closed = self.driver.closed
-            self._service.learn(self._request, self._session, closed.finish if closed else None)
-            failure = error or (closed.error if closed else None)
-            code = failure.code if isinstance(failure, DiscoError) else type(failure).__name__ if failure else None
+            closed = self.driver.closed or Close()
+            self._service.learn(self._request, self._session, closed.finish)
+            code = closed.error.code if closed.error else None if closed.finish else "cancelled"
             self._span.end(self.outcome, code)
 
-    def started(self, leg: Leg) -> dict[str, str]:
+    def leg_started(self, leg: Leg) -> dict[str, str]:
         self._service._state.load.started(leg.info.id)
         span = self._span.start_leg(leg.attempt, leg.info, leg.reason.value)
         self._legs[leg.attempt] = span
         return span.inject()
 
-    def ended(self, leg: Leg) -> None:
+    def leg_ended(self, leg: Leg) -> None:
         self._service._state.load.ended(leg.info.id, asyncio.get_running_loop().time() - leg.started)
         self._legs.pop(leg.attempt).end(leg_report(leg, self._session, self._costs))

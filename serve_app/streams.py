@@ -62,17 +62,23 @@ class Outcome:
 
 
 class TextStream(Protocol):
-    """A running answer. Iteration raises DiscoError where it cannot be completed."""
+    """An answer under way. Whoever opened it closes it, whatever becomes of it."""
 
     @property
     def policy(self) -> str: ...
 
     @property
     def outcome(self) -> Outcome:
-        """Valid once the iterator is exhausted."""
+        """Final once the iterator is exhausted or the stream closed."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    async def started(self) -> None:
+        """Return with the first text, or at the end of a stream without any. Raises what ended it before that."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        """Raises DiscoError where the answer cannot be completed."""
+        ...
 
     async def aclose(self) -> None: ...
 
@@ -92,9 +98,9 @@ class Readiness:
 
 
 class StreamService(Protocol):
-    """``open`` returns with the first text, or at the end of a stream without any; before it, it raises DiscoError."""
+    """``open`` starts the endpoints. It raises DiscoError where none may serve the request."""
 
-    async def open(self, request: ClientRequest) -> TextStream: ...
+    def open(self, request: ClientRequest) -> TextStream: ...
 
     def models(self) -> Sequence[str]: ...
 

@@ -16,7 +16,7 @@ from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import ContinuesBy, FinishReason, Sampling, TextPrompt, TokenChunk
 from serve_app.core.protocol import Emit, Phase
-from serve_app.driver import PACED_MARGIN, StreamDriver, StreamJob
+from serve_app.driver import PACED_MARGIN, PATIENCE, StreamDriver, StreamJob
 from tests.support.scripted import EndWithoutFinish, Hang, Raw, ScriptedEndpoint, words
 from tests.support.session_stage import BREAK, CLOUD, LAPTOP, OVERLAP, PHONE, Stage, endpoint
 from tests.support.virtual_loop import run_virtual
@@ -30,11 +30,11 @@ class Witness:
     began: list[str] = field(default_factory=list)
     ended_: list[tuple[str, str]] = field(default_factory=list)
 
-    def started(self, leg: Leg) -> dict[str, str]:
+    def leg_started(self, leg: Leg) -> dict[str, str]:
         self.began.append(leg.attempt)
         return {"traceparent": leg.attempt}
 
-    def ended(self, leg: Leg) -> None:
+    def leg_ended(self, leg: Leg) -> None:
         assert not leg.live
         self.ended_.append((leg.attempt, leg.outcome.value))
 
@@ -455,6 +455,20 @@ def test_a_leg_that_is_already_stopping_is_not_disturbed() -> None:
         show = await Show("cloud", "phone", endpoints=[cloud(*words("abc", 1.0, 0.1)), slow]).play()
         assert show.text == "abc"
         assert (slow.cancelled_at, slow.calls[0].closed_at) == (1.0, 6.0)
+
+    run_virtual(main())
+
+
+def test_a_leg_that_does_not_stop_holds_nobody_up_for_long() -> None:
+    async def main() -> None:
+        stuck = phone(*words(TEXT, 3.0, 0.1), closing=500.0)
+        show = Show("cloud", "phone", endpoints=[cloud(*words("abc", 1.0, 0.1)), stuck])
+        show.driver.start()
+        assert [emit.text async for emit in show.driver] == ["a", "b", "c"]
+        await show.driver.aclose()
+        assert asyncio.get_running_loop().time() < 1.5 + PATIENCE
+        await asyncio.sleep(500.0)
+        assert len(asyncio.all_tasks()) == 1, "it stops by itself when it can"
 
     run_virtual(main())
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from actors.threads import available_cores, cpu_engine, threads_per_engine
 from serve_app.cli.configfile import BadConfiguration, Configuration
-from serve_app.cli.engines import describe_engine, engine_notes, missing_models
+from serve_app.cli.engines import describe_engine, engine_notes, missing_models, missing_packages
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
@@ -48,6 +48,10 @@ def describe(configuration: Configuration) -> RenderableType:
                 f"{m.name}: not here yet, {m.megabytes} MB; `disco up` fetches it, or `disco model fetch {m.name}`",
             )
             for m in missing_models(configuration.app)
+        ),
+        *(
+            ("package", f"{p.name} is not installed here, and the {p.engine} engine needs it: {p.remedy}")
+            for p in missing_packages(configuration.app)
         ),
     ]
     grid = Table.grid(padding=(0, 2))

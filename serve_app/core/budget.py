@@ -89,12 +89,19 @@ class TokenBudget:
         return Reservation(self, tokens)
 
     def unreserved(self) -> Reservation:
-        """For a request that got no reservation: what it used all the same (a retry, say) is owed by later ones."""
+        """For a request that got no reservation: what it used all the same (a retry, say) is owed by later ones.
+
+        But only down to where a hedge could have left the balance: an outage of the other side must not keep the
+        constrained one from racing for long after it.
+        """
         return Reservation(self, 0)
 
     def _settle(self, reserved: int, used: int) -> None:
         self.spent += used
+        lowest = min(self.balance, -(self.debt + self.limit))
         self.balance += reserved - used
+        if not reserved:
+            self.balance = max(lowest, self.balance)
 
 
 class Reservation:

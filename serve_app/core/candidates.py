@@ -57,7 +57,7 @@ class Candidates(Mapping[EndpointId, EndpointInfo]):
             elif decision.verdict is Verdict.GO and failures(target.id, legs):
                 decision = replace(decision, verdict=Verdict.UNHEALTHY)
             decisions.append(decision)
-        return sorted(decisions, key=lambda d: (d.verdict is not Verdict.GO, d.overhead - d.saving))
+        return sorted(decisions, key=lambda d: (d.verdict is not Verdict.GO, -d.gain))
 
     def may_park(self, loser: EndpointInfo, rivals: Sequence[EndpointId]) -> bool:
         """A planned move to ``loser`` from one of its ``rivals`` is conceivable, so its prefill is worth keeping."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from serve_app.core.budget import TokenBudget
 from serve_app.core.legs import LegReason
+from serve_app.core.model import EndpointKind
 from serve_app.core.planner import Planner
 from serve_app.core.report import prefill_tokens
 from serve_app.core.session import StreamSession
@@ -18,14 +20,18 @@ class Charge:
     """Of a request whose prompt is estimated to have ``prompt_tokens``.
 
     What counts, and for which side, is fixed at admission, whatever becomes of the configuration meanwhile.
+    A request that may use endpoints of one ``kinds`` only leaves dispatch nothing to decide (a privacy pin, say): it
+    neither earns budget nor spends any.
     """
 
-    def __init__(self, budget: TokenBudget, planner: Planner, prompt_tokens: int) -> None:
+    def __init__(self, budget: TokenBudget, planner: Planner, prompt_tokens: int, kinds: Set[EndpointKind]) -> None:
         self._budget = budget
-        self._kind = planner.constrained_kind
+        self._kind = planner.constrained_kind if len(kinds) > 1 else None
         self._counts_decode = planner.counts_decode
-        self._admitted = planner.admitted_tokens(prompt_tokens)
-        budget.admit(self._admitted)
+        self._admitted = 0
+        if self._kind is not None:
+            self._admitted = planner.admitted_tokens(prompt_tokens)
+            budget.admit(self._admitted)
         self._reserving = planner.reserved_tokens(prompt_tokens)
         self._account = budget.unreserved()
         self._closed = False
@@ -59,7 +65,7 @@ class Charge:
 
     def _processed(self, session: StreamSession) -> int:
         """Tokens of the request, of which the budget is a share: none if no endpoint took it."""
-        if all(leg.receipt is None for leg in session.legs):
+        if self._kind is None or all(leg.receipt is None for leg in session.legs):
             return 0
         return session.prompt_tokens + (session.buffer.accepted if self._counts_decode else 0)
 

@@ -37,15 +37,23 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationDecision:
-    """saving, overhead: USD. handover: t_m, seconds. buffer_needed (B = r_c t_m), lead: tokens."""
+    """saving, overhead: USD. handover: t_m, seconds. buffer_needed (B = r_c t_m), lead: tokens.
+
+    All of them are None where the move was out of the question before anything was weighed.
+    """
 
     verdict: Verdict
     target: EndpointId
-    saving: float = 0.0
-    overhead: float = 0.0
-    handover: float = 0.0
-    buffer_needed: float = 0.0
-    lead: float = 0.0
+    saving: float | None = None
+    overhead: float | None = None
+    handover: float | None = None
+    buffer_needed: float | None = None
+    lead: float | None = None
+
+    @property
+    def gain(self) -> float:
+        """Saving beyond the overhead, in USD."""
+        return (self.saving or 0.0) - (self.overhead or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

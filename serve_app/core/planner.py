@@ -155,7 +155,7 @@ class Planner:
         if cloud is None or device is None:
             only = cloud or device
             assert only is not None
-            return _Choice(Alone(only.id, policy.value, f"only {only.kind} endpoints may serve this request"))
+            return _Choice(Alone(only.id, "alone", f"only {only.kind} endpoints may serve this request"))
         if policy in _SOLE:
             sole = cloud if _SOLE[policy] is EndpointKind.CLOUD else device
             return _Choice(Alone(sole.id, policy.value, "the policy says so"))

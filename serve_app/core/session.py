@@ -90,6 +90,8 @@ class StreamSession:
         self._planned = 0
         self._rescues = 0
         self._first_error: DiscoError | None = None
+        #: The leg whose whole answer was no token, and how that ended, while others may still do better.
+        self._empty: tuple[Leg, FinishReason] | None = None
         self._commands: list[Command] = []
 
     # --- what others may ask ------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class StreamSession:
             return
         if (dry := self._dry_at()) is not None and now >= dry:
             self._abandon(now)
-        for leg in self.legs:
+        for leg in tuple(self.legs):
             if leg.live and now >= self._deadline(leg):
                 what = "first token" if leg.first_token is None else "further token"
                 self._cancel(leg, LegOutcome.FAILED, now)
@@ -207,6 +209,8 @@ class StreamSession:
             pass
         elif self._pending:
             self._launch_next(now)
+        elif self._empty is not None:
+            self._answer_empty(*self._empty, now)
         elif self._rescues < self.config.max_rescues and (untried or retry_same):
             self._rescues += 1
             self._start(untried[0] if untried else leg.info.id, LegReason.RETRY, now)
@@ -289,12 +293,16 @@ class StreamSession:
             self._take_over(leg, now)
             self._complete(leg, finish, now)
         elif any(other.live for other in self.legs):
-            return
+            self._empty = leg, finish
         elif self._pending:
+            self._empty = leg, finish
             self._launch_next(now)
         else:
-            self.winner = leg
-            self._complete(leg, finish, now)
+            self._answer_empty(leg, finish, now)
+
+    def _answer_empty(self, leg: Leg, finish: FinishReason, now: float) -> None:
+        self.winner = leg
+        self._complete(leg, finish, now)
 
     def _contract_broken(self, leg: Leg, how: str, now: float) -> None:
         self._cancel(leg, LegOutcome.FAILED, now)

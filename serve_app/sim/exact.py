@@ -125,11 +125,12 @@ async def _play(requests: Requests, delays: Delays, setting: Setting, progress: 
         planner.number = number
         opened = loop.time()
         prompt = TokenPrompt((number,) + (0,) * (length - 1))
-        stream = await service.open(
+        stream = service.open(
             ClientRequest(f"r{number}", "disco", prompt, Sampling(setting.max_tokens), consumption_rate=setting.reader)
         )
-        ttft = loop.time() - opened
         try:
+            await stream.started()
+            ttft = loop.time() - opened
             async for _ in stream:
                 pass
             report = stream.outcome.report

@@ -273,6 +273,19 @@ def test_a_port_in_use_starts_nothing(configuration: Configuration, monkeypatch:
     assert "remedy: " in out.getvalue()
 
 
+def test_an_engine_whose_package_is_not_there_starts_nothing(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ended_by(monkeypatch, Stopped())
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with_vllm = {"kind": "cloud", "engine": {"type": "vllm", "model": "m"}}
+    app = AppSettings.model_validate({"endpoints": {"cloud": with_vllm}})
+    console, out = page()
+    assert up(replace(configuration, app=app), console) == UNFIT
+    assert steps == []
+    assert "the vllm engine needs vllm\n  remedy: pip install 'disco-serve[vllm]'" in out.getvalue()
+
+
 def test_a_model_that_cannot_be_fetched_starts_nothing(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,19 @@ def test_use_beyond_the_reservation_is_paid_by_later_requests() -> None:
     assert budget.reserve(1) is not None
 
 
+def test_what_was_used_without_a_reservation_is_owed_but_not_for_ever() -> None:
+    budget = TokenBudget(0.5)
+    budget.admit(100)
+    budget.unreserved().settle(100)
+    assert (budget.balance, budget.spent) == (-50.0, 100)
+    for _ in range(1000):
+        budget.unreserved().settle(100)
+    deepest = -(budget.limit + budget.debt)
+    assert (budget.balance, budget.spent) == (deepest, 100_100)
+    budget.unreserved().settle(0)
+    assert budget.balance == deepest, "an owed balance is not forgiven by a request that used nothing"
+
+
 def test_unused_credit_piles_up_to_the_burst_only_but_a_prompt_has_its_own() -> None:
     budget = TokenBudget(0.5, burst=3.0)
     for _ in range(50):

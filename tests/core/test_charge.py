@@ -7,7 +7,7 @@ from serve_app.core.budget import TokenBudget
 from serve_app.core.charge import Charge
 from serve_app.core.cost import CostModel, UnitCost
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.model import FinishReason
+from serve_app.core.model import EndpointKind, FinishReason
 from serve_app.core.planner import Planner, PlannerConfig
 from serve_app.core.policies import PolicyName
 from tests.support.session_stage import CLOUD, PHONE, Stage
@@ -16,6 +16,7 @@ PRIORS = {
     "cloud": LatencyProfile(EmpiricalTtft(np.linspace(0.2, 2.2, 101)), 1e6, 50.0),
     "phone": LatencyProfile(LinearTtft(0.03, 0.2), 33.0, 14.0),
 }
+BOTH = frozenset(EndpointKind)
 DEVICE_DEAR = CostModel({"cloud": UnitCost(1e-7, 4e-7), "phone": UnitCost(1e-6, 4e-6)})
 
 
@@ -26,7 +27,7 @@ def make(policy: PolicyName) -> tuple[Planner, TokenBudget]:
 def charge(policy: PolicyName, prompt_tokens: int = 10) -> tuple[Charge, TokenBudget]:
     planner, budget = make(policy)
     budget.admit(1000)
-    made = Charge(budget, planner, prompt_tokens)
+    made = Charge(budget, planner, prompt_tokens, BOTH)
     before = budget.balance
     assert made.afford(0.0)
     assert budget.balance == before - planner.reserved_tokens(prompt_tokens)
@@ -84,7 +85,7 @@ def test_a_joint_budget_is_settled_at_once_where_the_other_side_won() -> None:
 def test_without_a_reservation_nothing_is_affordable_but_everything_is_counted(policy: PolicyName) -> None:
     planner, budget = make(policy)
     budget.set_share(0.0)
-    made = Charge(budget, planner, 10)
+    made = Charge(budget, planner, 10, BOTH)
     assert not made.afford(0.0)
     stage = Stage("cloud")
     stage.open()
@@ -96,9 +97,23 @@ def test_without_a_reservation_nothing_is_affordable_but_everything_is_counted(p
     assert (budget.spent, budget.admitted) == (12 + decoded, 12 + decoded), "the phone had to step in"
 
 
+@pytest.mark.parametrize("kind", EndpointKind)
+def test_a_request_without_a_choice_stands_outside_the_budget(kind: EndpointKind) -> None:
+    planner, budget = make(PolicyName.AUTO)
+    budget.admit(1000)
+    made = Charge(budget, planner, 10, {kind})
+    stage = Stage("phone")
+    stage.open()
+    stage.accept("phone", 12)
+    stage.say("phone", "a")
+    made.settle(stage.session)
+    made.close(stage.session)
+    assert (budget.spent, budget.admitted, budget.balance) == (0, 1000, 500.0)
+
+
 def test_a_request_that_nobody_took_earns_nothing() -> None:
     planner, budget = make(PolicyName.AUTO)
-    made = Charge(budget, planner, 900)
+    made = Charge(budget, planner, 900, BOTH)
     stage = Stage("cloud", "phone")
     stage.open()
     stage.leave()
@@ -110,7 +125,7 @@ def test_a_watched_loser_is_charged_when_it_gets_its_slot_late() -> None:
     planner = Planner(PlannerConfig(PolicyName.DISCO_S, budget=0.5), (CLOUD, PHONE), DEVICE_DEAR, PRIORS)
     budget = TokenBudget(0.5)
     budget.admit(1000)
-    made = Charge(budget, planner, 10)
+    made = Charge(budget, planner, 10, BOTH)
     assert made.afford(0.0)
     stage = Stage("cloud", "phone")
     stage.open()

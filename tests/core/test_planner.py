@@ -143,7 +143,7 @@ def test_where_one_side_only_is_eligible_it_serves_whatever_the_policy(
     planner = make(PlannerConfig(policy=PolicyName(policy)))
     for affordable in (True, False):
         chosen = plan(planner, eligible=eligible, affordable=affordable)
-        assert chosen == DispatchPlan((Launch(expected),), policy, f"only {kind} endpoints may serve this request")
+        assert chosen == DispatchPlan((Launch(expected),), "alone", f"only {kind} endpoints may serve this request")
 
 
 # --- the constrained side -------------------------------------------------------------------------------------------

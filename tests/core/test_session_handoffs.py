@@ -41,6 +41,14 @@ def handing_over(mode: object, words: str = FIVE, **config: object) -> Stage:
 # --- planned --------------------------------------------------------------------------------------------------------
 
 
+def test_what_was_never_weighed_has_no_numbers() -> None:
+    stage = Stage("cloud", mode=OVERLAP, rate=None)
+    stage.open()
+    stage.say("cloud", "a")
+    verdict = stage.session.verdicts["phone"]
+    assert (verdict.verdict, verdict.saving, verdict.lead, verdict.gain) == (Verdict.READER_UNKNOWN, None, None, 0.0)
+
+
 def test_a_stream_waits_until_the_buffer_is_full() -> None:
     stage = Stage("cloud", mode=OVERLAP)
     stage.open()

@@ -317,6 +317,16 @@ def test_an_empty_answer_starts_a_pending_hedge() -> None:
     assert stage.say("cloud", finish=STOP) == [("start", "r-1-phone")]
 
 
+@pytest.mark.parametrize("second", ["phone", ("phone", 2.0)])
+def test_an_empty_answer_stands_when_the_others_fail(second: str | tuple[str, float]) -> None:
+    stage = Stage("cloud", second)
+    stage.open()
+    stage.accept("cloud", 12)
+    stage.say("cloud", finish=STOP)
+    assert stage.fail("phone") == [("close", STOP)]
+    assert (stage.outcomes, stage.session.prompt_tokens) == (["empty", "failed"], 12)
+
+
 def test_if_all_are_empty_so_is_the_answer() -> None:
     stage = Stage("cloud", "phone")
     stage.open()

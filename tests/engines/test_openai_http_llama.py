@@ -198,7 +198,7 @@ async def tell(
     service = await local_service({"endpoints": endpoints}, live, make)
     try:
         asked = service.request(1, 1, 48, prompt=QUESTION, consumption_rate=4.0)
-        stream = await service.service.open(asked)
+        stream = service.service.open(asked)
         parts: dict[str, str] = {}
         try:
             async for piece in stream:

@@ -103,7 +103,7 @@ class FakeStream:
         self._held: list[Delta] = []
         service.running += 1
 
-    async def first(self) -> None:
+    async def started(self) -> None:
         async for delta in self._deltas:
             self._held.append(delta)
             break
@@ -133,17 +133,11 @@ class FakeService:
     requests: list[ClientRequest] = field(default_factory=list)
     running: int = 0
 
-    async def open(self, request: ClientRequest) -> FakeStream:
+    def open(self, request: ClientRequest) -> FakeStream:
         self.requests.append(request)
         if request.model != "disco":
             raise UnknownModel("no model of that name is served here; known models: disco", "model")
-        stream = FakeStream(self, request)
-        try:
-            await stream.first()
-        except BaseException:
-            await stream.aclose()
-            raise
-        return stream
+        return FakeStream(self, request)
 
     def models(self) -> Sequence[str]:
         return ("disco",)

@@ -384,10 +384,14 @@ def test_metrics_count_what_happened() -> None:
             await server.ask()
             await server.ask(temperature=9)
             await server.ask(model="other")
+            server.service.script = failing(errors.EndpointUnavailable("gone", "phone"))
+            await server.ask()
             text = (await server.client.get("/metrics")).text
 
-        assert 'gen_ai_server_time_to_first_token_count{model="disco"} 2.0' in text
+        assert 'gen_ai_server_time_to_first_token_count{model="disco"} 3.0' in text
         assert 'disco_requests_total{code="ok"} 2.0' in text
+        assert 'disco_requests_total{code="endpoint_unavailable"} 1.0' in text
+        assert 'disco_cost_usd_total{endpoint="phone"} 1.5' in text, "what a failure cost counts too"
         assert 'disco_requests_total{code="invalid_request"} 1.0' in text
         assert 'disco_requests_total{code="model_not_found"} 1.0' in text
         assert "disco_streams_running 0.0" in text

@@ -108,7 +108,10 @@ def test_a_value_of_the_wrong_type_is_told_what_is_expected(path: str, kind: str
     [
         (b"", "the body is empty; send a JSON object with the request's fields"),
         (b" \n", "the body is empty; send a JSON object with the request's fields"),
-        (b"nonsense", "the body is not valid JSON (line 1 column 2); send a JSON object in UTF-8"),
+        (
+            b"nonsense",
+            "the body is not valid JSON (line 1 column 2); send a JSON object in UTF-8, without NaN or Infinity",
+        ),
         (b"[{}]", 'the body must be a JSON object with the request\'s fields, such as {"model": ...}'),
         (b'{"model": 1}', "model: must be a string"),
     ],

@@ -71,8 +71,9 @@ def test_a_nucleus_without_mass_is_greedy() -> None:
     assert chat(top_p=0, temperature=1.5).client.sampling == Sampling(512, temperature=0.0, top_p=1.0)
 
 
-def test_the_newer_limit_wins() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=7).client.sampling.max_tokens == 7
+def test_the_limit_has_two_names() -> None:
+    assert chat(max_completion_tokens=7).client.sampling.max_tokens == 7
+    assert chat(max_tokens=7, max_completion_tokens=7).client.sampling.max_tokens == 7
     assert chat(max_tokens=5).client.sampling.max_tokens == 5
 
 
@@ -214,6 +215,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": True}, "max_tokens"),
     ({"max_tokens": 10**30}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 7}, "max_tokens"),
     ({"max_completion_tokens": 100_000}, "max_completion_tokens"),
     ({"temperature": 2.1}, "temperature"),
     ({"temperature": -0.1}, "temperature"),

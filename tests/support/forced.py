@@ -82,10 +82,10 @@ class Migrated:
 
 
 class _Silent:
-    def started(self, leg: Leg) -> dict[str, str]:
+    def leg_started(self, leg: Leg) -> dict[str, str]:
         return {}
 
-    def ended(self, leg: Leg) -> None:
+    def leg_ended(self, leg: Leg) -> None:
         return None
 
 

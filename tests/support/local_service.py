@@ -76,8 +76,9 @@ class LocalService:
 
     async def ask(self, words: int, number: int, max_tokens: int = 120, **fields: Any) -> tuple[str, Outcome]:
         """The request, read to its end."""
-        stream = await self.service.open(self.request(words, number, max_tokens, **fields))
+        stream = self.service.open(self.request(words, number, max_tokens, **fields))
         try:
+            await stream.started()
             text = "".join([delta.text async for delta in stream])
             return text, stream.outcome
         finally:
