@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,9 @@ import pytest
 
 from serve_app.cli.configfile import load
 from tests.conftest import RaySession
+from tests.vllm.processes import LONGEST_END, LONGEST_START, engine_processes, name_of, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
-
-#: Seconds. Three processes import vLLM one after the other.
-LONGEST_START = 400.0
-LONGEST_END = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +55,6 @@ def readiness(url: str) -> dict[str, Any]:
     return endpoints
 
 
-def until(condition: Callable[[], Any], limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.1)
-
-
-def engine_processes() -> list[psutil.Process]:
-    """vLLM's own, below the Ray of this test. They are named after what they do, once they do it."""
-    return [process for process in psutil.Process().children(recursive=True) if name_of(process).startswith("VLLM::")]
-
-
-def name_of(process: psutil.Process) -> str:
-    """Empty once it is gone."""
-    try:
-        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
-    except psutil.NoSuchProcess:
-        return ""
-
-
 def test_the_start_says_how_far_it_is(service: Service) -> None:
     assert any(reason.startswith("starting vLLM with LlamaForCausalLM") for reason in service.reasons)
 
@@ -110,15 +85,15 @@ def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
     """The first replica is killed at work; the one in its place is told to go while vLLM is still on its way."""
     from ray import serve
 
-    at_work = engine_processes()
+    at_work = engine_processes(psutil.Process())
     assert {name_of(process) for process in at_work} == {"VLLM::EngineCore", "VLLM::Worker"}
     core = next(process for process in at_work if name_of(process) == "VLLM::EngineCore")
     replica = core.parent()
     assert replica is not None
     replica.kill()
     until(lambda: not any(map(name_of, at_work)), LONGEST_END)
-    until(engine_processes, LONGEST_START)
-    on_its_way = engine_processes()
+    until(lambda: engine_processes(psutil.Process()), LONGEST_START)
+    on_its_way = engine_processes(psutil.Process())
     serve.delete("disco")
     until(lambda: not any(map(name_of, on_its_way)), LONGEST_END)
-    assert not engine_processes()
+    assert not engine_processes(psutil.Process())
