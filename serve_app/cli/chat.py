@@ -15,11 +15,11 @@ import aiohttp
 from rich.console import Console
 from rich.text import Text
 
+from actors.engines.openai_http_sse import EventParser, EventTooLong, ServerEvent
 from serve_app.auth import is_loopback
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import LiveText, printable
 from serve_app.cli.report_view import render
-from serve_app.cli.sse import EventReader
 
 #: Seconds. How long an answer may take is the server's to say, so nothing but the connection is limited here.
 _CONNECT: Final = 10.0
@@ -164,13 +164,13 @@ def _error(document: Any) -> str | None:
 
 
 async def _read(response: aiohttp.ClientResponse, write: Write) -> dict[str, Any] | None:
-    reader = EventReader()
+    parser = EventParser()
     report: dict[str, Any] | None = None
     async for piece in response.content.iter_any():
-        for data in reader.feed(piece):
-            if data == "[DONE]":
+        for received in _fed(parser, piece):
+            if received.data == "[DONE]":
                 return report
-            event = _json(data.encode("utf-8"))
+            event = _json(received.data.encode("utf-8"))
             failure = _error(event)
             if failure is not None:
                 raise ChatFailed(f"the answer could not be completed: {failure}", FAILED)
@@ -183,6 +183,13 @@ async def _read(response: aiohttp.ClientResponse, write: Write) -> dict[str, Any
                 report = extension
             write(_content(event), str(extension.get("endpoint", "")))
     raise ChatFailed("the connection ended before the answer was complete", FAILED)
+
+
+def _fed(parser: EventParser, piece: bytes) -> list[ServerEvent]:
+    try:
+        return parser.feed(piece)
+    except EventTooLong:
+        raise ChatFailed("the server sent an event of more than a mebibyte", FAILED) from None
 
 
 def _content(event: dict[str, Any]) -> str:
