@@ -15,7 +15,8 @@ from actors.faults import failure_of
 from actors.refusal import Refusal
 from serve_app.core.errors import EndpointFault, EndpointTimeout, EndpointUnavailable
 from serve_app.core.model import EndpointId, EndpointInfo, GenerationRequest, StreamItem, TokenChunk
-from serve_app.settings import EndpointSettings, ShapedEngineSettings
+from serve_app.engine_settings import ShapedEngineSettings
+from serve_app.settings import EndpointSettings
 
 # Turns of the event loop after which a call that Serve had just assigned has reached its transport.
 _ASSIGNMENT_TURNS = 3

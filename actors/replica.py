@@ -17,7 +17,8 @@ from actors.refusal import Refusal
 from actors.slots import Slots
 from serve_app.core.errors import DiscoError, EndpointError, EndpointFault, EndpointUnavailable
 from serve_app.core.model import EndpointId, GenerationRequest, Receipt, StreamItem
-from serve_app.settings import EndpointSettings, EngineSettings, TelemetrySettings
+from serve_app.engine_settings import EngineSettings
+from serve_app.settings import EndpointSettings, TelemetrySettings
 from serve_app.telemetry import Telemetry
 
 # Seconds an aborted generation may take to stop before Serve is told to replace the replica.

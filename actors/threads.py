@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from serve_app.settings import EndpointSettings, LlamaCppEngineSettings, ShapedEngineSettings, VllmEngineSettings
+from serve_app.engine_settings import LlamaCppEngineSettings, ShapedEngineSettings, VllmEngineSettings
+from serve_app.settings import EndpointSettings
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 

@@ -31,6 +31,7 @@ from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
+from serve_app.engine_settings import SimulatedEngineSettings
 from serve_app.settings import (
     AppSettings,
     EndpointSettings,
@@ -38,7 +39,6 @@ from serve_app.settings import (
     MigrationSettings,
     PolicySettings,
     ReaderSettings,
-    SimulatedEngineSettings,
 )
 
 RATE: Final = 20.0

@@ -51,14 +51,8 @@ from serve_app.core.model import (
 from serve_app.core.protocol import SessionConfig
 from serve_app.core.session import StreamSession
 from serve_app.driver import StreamDriver, StreamJob
-from serve_app.settings import (
-    AppSettings,
-    EndpointPrice,
-    EndpointSettings,
-    LiveSettings,
-    PriceSettings,
-    SimulatedEngineSettings,
-)
+from serve_app.engine_settings import SimulatedEngineSettings
+from serve_app.settings import AppSettings, EndpointPrice, EndpointSettings, LiveSettings, PriceSettings
 
 SOURCE: Final = "source"
 TARGET: Final = "target"

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from actors.engines.simulated import SimulatedEngine
 from serve_app.core.model import ChatPrompt, GenerationRequest, Message, Sampling, TokenChunk
-from serve_app.settings import SimulatedEngineSettings
+from serve_app.engine_settings import SimulatedEngineSettings
 from serve_app.sse import ChunkWriter, Envelope
 from serve_app.streams import Delta, Outcome, Usage
 

@@ -11,7 +11,7 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve_app.core.errors import InvalidRequest
-from serve_app.settings import Rate
+from serve_app.fields import Rate
 from serve_app.streams import Pin
 
 B = TypeVar("B", bound=BaseModel)

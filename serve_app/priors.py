@@ -8,8 +8,7 @@ import numpy as np
 
 from actors.engines.profiles import CloudProfile, load_profile
 from serve_app.core.budget import TokenBudget
-from serve_app.core.cost import CostModel, UnitCost, device_unit_cost
-from serve_app.core.cost import Regime as CoreRegime
+from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost
 from serve_app.core.energy import JOULES_PER_TOKEN_AND_BILLION, DeviceState, exchange_rate
 from serve_app.core.handover import HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
@@ -17,17 +16,13 @@ from serve_app.core.load import EndpointLoad
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import EndpointInfo
 from serve_app.core.planner import Planner, PlannerConfig
-from serve_app.settings import (
-    AppSettings,
-    DeviceSettings,
-    EndpointPrice,
+from serve_app.engine_settings import (
     EngineSettings,
-    LiveSettings,
     OpenAIHttpEngineSettings,
-    Regime,
     ShapedEngineSettings,
     SimulatedEngineSettings,
 )
+from serve_app.settings import AppSettings, DeviceSettings, EndpointPrice, LiveSettings, RegimeSetting
 from serve_app.state import LocalState
 
 #: A small model on a laptop: pessimistic enough to be corrected by the first few answers.
@@ -80,7 +75,7 @@ def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
 
 def planner_config(live: LiveSettings) -> PlannerConfig:
     policy, migration = live.policy, live.migration
-    regime = None if live.regime is Regime.AUTO else CoreRegime(live.regime.value)
+    regime = None if live.regime is RegimeSetting.AUTO else Regime(live.regime.value)
     mode = None if migration.mode == "off" or not migration.max_planned else MigrationMode(migration.mode)
     handover = HandoverRule(mode, live.reader.consumption_rate, migration.network_seconds)
     return PlannerConfig(

@@ -13,8 +13,9 @@ from serve_app.cli.check import regime
 from serve_app.cli.configfile import load, shipped
 from serve_app.core.cost import Regime
 from serve_app.core.model import EndpointKind
+from serve_app.engine_settings import ShapedEngineSettings
 from serve_app.priors import cost_model
-from serve_app.settings import LiveSettings, ShapedEngineSettings
+from serve_app.settings import LiveSettings
 
 
 @pytest.fixture(params=shipped())

@@ -16,23 +16,25 @@ from serve_app.core.migration import MigrationMode
 from serve_app.core.model import ChatPrompt, EndpointKind, GenerationRequest, Message, Receipt, Sampling, TokenChunk
 from serve_app.core.planner import PlannerConfig
 from serve_app.core.policies import PolicyName
+from serve_app.engine_settings import (
+    EngineSettings,
+    LlamaCppEngineSettings,
+    ReplayEngineSettings,
+    ShapedEngineSettings,
+    SimulatedEngineSettings,
+)
 from serve_app.priors import UNKNOWN, cost_model, planner_config, prior_profile
 from serve_app.settings import (
     AppSettings,
     DeviceSettings,
     EndpointPrice,
     EndpointSettings,
-    EngineSettings,
     LiveSettings,
-    LlamaCppEngineSettings,
     MigrationSettings,
     PolicySettings,
     PriceSettings,
     ReaderSettings,
-    Regime,
-    ReplayEngineSettings,
-    ShapedEngineSettings,
-    SimulatedEngineSettings,
+    RegimeSetting,
 )
 from tests.support.virtual_loop import run_virtual
 
@@ -185,10 +187,10 @@ def test_both_sets_of_defaults_agree() -> None:
     assert replace(planner_config(LiveSettings()), handover=NOTHING_MOVES) == PlannerConfig()
 
 
-@pytest.mark.parametrize("regime", Regime)
-def test_a_regime_is_passed_on_and_auto_leaves_it_to_prices(regime: Regime) -> None:
+@pytest.mark.parametrize("regime", RegimeSetting)
+def test_a_regime_is_passed_on_and_auto_leaves_it_to_prices(regime: RegimeSetting) -> None:
     passed = planner_config(LiveSettings(regime=regime)).regime
-    assert passed == (None if regime is Regime.AUTO else cost.Regime(regime.value))
+    assert passed == (None if regime is RegimeSetting.AUTO else cost.Regime(regime.value))
 
 
 def test_energy_by_the_model_s_size_where_nothing_is_measured() -> None:

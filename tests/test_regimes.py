@@ -15,7 +15,7 @@ import pytest
 from actors.engines.base import Engine
 from actors.engines.factory import make_engine
 from actors.engines.shaped import ShapedEngine
-from serve_app.settings import EngineSettings, ShapedEngineSettings, SimulatedEngineSettings
+from serve_app.engine_settings import EngineSettings, ShapedEngineSettings, SimulatedEngineSettings
 from serve_app.streams import Outcome
 from tests.support.local_service import LocalService, local_service, read_config
 from tests.support.virtual_loop import run_virtual

@@ -6,7 +6,7 @@ from actors.engines.base import Engine
 from actors.engines.openai_http import OpenAIHttpEngine
 from actors.engines.replay import ReplayEngine
 from actors.engines.simulated import SimulatedEngine
-from serve_app.settings import (
+from serve_app.engine_settings import (
     EngineSettings,
     LlamaCppEngineSettings,
     OpenAIHttpEngineSettings,

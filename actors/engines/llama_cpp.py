@@ -20,7 +20,7 @@ from actors.engines.models import resolve
 from actors.engines.prompt_ids import leg_input
 from serve_app.core.errors import EndpointUnavailable
 from serve_app.core.model import FinishReason, GenerationRequest, Receipt, StreamItem, TokenChunk
-from serve_app.settings import LlamaCppEngineSettings
+from serve_app.engine_settings import LlamaCppEngineSettings
 
 
 @dataclass(frozen=True, slots=True)

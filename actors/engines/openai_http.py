@@ -29,7 +29,7 @@ from serve_app.core.model import (
     StreamItem,
     TokenChunk,
 )
-from serve_app.settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings
 
 #: Seconds that a server has for its usage after it said why the answer ended.
 _TRAILER: Final = 2.0

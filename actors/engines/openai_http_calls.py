@@ -21,7 +21,7 @@ from serve_app.core.model import (
     TextPrompt,
     TokenPrompt,
 )
-from serve_app.settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings
 
 CHAT: Final = "chat/completions"
 RAW: Final = "completions"

@@ -18,7 +18,7 @@ from serve_app.core.errors import (
     Overloaded,
     PromptTooLong,
 )
-from serve_app.settings import OWN_FIELDS
+from serve_app.engine_settings import OWN_FIELDS
 
 #: Codes and types that tell an operator something. Others may be anything, also a piece of the prompt.
 _KNOWN_CODES: Final = frozenset(

@@ -10,7 +10,7 @@ from actors.engines.openai_http_client import HttpClient
 from actors.engines.openai_http_errors import Failed
 from actors.engines.openai_http_template import PromptTemplate
 from serve_app.core.model import ChatPrompt, Message
-from serve_app.settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings
 
 QUESTION: Final = (Message("user", "Count."),)
 ONCE: Final = "1\n2\n3\n4"

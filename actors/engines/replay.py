@@ -13,7 +13,7 @@ from pathlib import Path
 from actors.engines.base import EngineInfo
 from serve_app.core.errors import EndpointUnavailable
 from serve_app.core.model import FinishReason, GenerationRequest, Receipt, StreamItem, TokenChunk
-from serve_app.settings import ReplayEngineSettings
+from serve_app.engine_settings import ReplayEngineSettings
 
 
 @dataclass(frozen=True, slots=True)

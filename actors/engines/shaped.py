@@ -23,7 +23,7 @@ from serve_app.core.model import (
     TokenChunk,
     TokenPrompt,
 )
-from serve_app.settings import ShapedEngineSettings
+from serve_app.engine_settings import ShapedEngineSettings
 
 _AHEAD: Final = 4
 """Tokens the imitated endpoint generates while its reader does not take them; then it stands still."""

@@ -24,7 +24,7 @@ from serve_app.core.model import (
     TokenPrompt,
 )
 from serve_app.core.text import Utf8Assembler
-from serve_app.settings import SimulatedEngineSettings
+from serve_app.engine_settings import SimulatedEngineSettings
 
 _STARTS = tuple(tokenise(unit)[0] for unit in WORDS * 4 + MARKS * 4 + CHARACTERS * 3)
 

@@ -21,7 +21,7 @@ from actors.engines.vllm_sampling import vllm_sampling
 from actors.engines.vllm_stream import AHEAD, Step, TokenStream
 from serve_app.core.errors import EndpointError, EndpointUnavailable
 from serve_app.core.model import GenerationRequest, Receipt, Sampling, StreamItem, TokenChunk
-from serve_app.settings import VllmEngineSettings
+from serve_app.engine_settings import VllmEngineSettings
 
 #: Seconds that the receipt waits for the first step, which alone tells what the prefix cache held.
 _RECEIPT_WAIT: Final = 0.2

@@ -12,7 +12,7 @@ from actors.engines.model_folder import ModelFolder
 from actors.engines.vllm_stream import Step
 from serve_app.core.errors import EndpointFault, EndpointUnavailable
 from serve_app.core.model import FinishReason
-from serve_app.settings import VllmEngineSettings
+from serve_app.engine_settings import VllmEngineSettings
 
 #: What holds without a GPU where the settings leave it open: bytes, and tokens.
 _KV_CACHE: Final = 1 << 30

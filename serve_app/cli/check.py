@@ -15,9 +15,9 @@ from serve_app.cli.engines import describe_engine, engine_notes, missing_models,
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
+from serve_app.engine_settings import ShapedEngineSettings
 from serve_app.priors import cost_model, prior_profile
-from serve_app.settings import EndpointSettings, ShapedEngineSettings
-from serve_app.settings import Regime as RegimeSetting
+from serve_app.settings import EndpointSettings, RegimeSetting
 
 #: Prompt for which an endpoint's expected TTFT is shown, tokens.
 TYPICAL_PROMPT = 60

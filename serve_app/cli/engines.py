@@ -12,8 +12,7 @@ from actors.engines.models import KNOWN, resolve
 from actors.engines.openai_http_template import PromptTemplate
 from actors.engines.profiles import known_profiles, load_profile
 from serve_app.core.errors import EndpointUnavailable
-from serve_app.settings import (
-    AppSettings,
+from serve_app.engine_settings import (
     EngineSettings,
     LlamaCppEngineSettings,
     OpenAIHttpEngineSettings,
@@ -21,6 +20,7 @@ from serve_app.settings import (
     ShapedEngineSettings,
     VllmEngineSettings,
 )
+from serve_app.settings import AppSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import EndpointSettings, SimulatedEngineSettings
+from serve_app.engine_settings import SimulatedEngineSettings
+from serve_app.settings import EndpointSettings
 
 EAGER = Pace(rate=None, ahead_limit=10_000)
 

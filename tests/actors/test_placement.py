@@ -4,7 +4,8 @@ import pytest
 
 from actors.placement import HEADROOM, deployment_options
 from serve_app.core.model import EndpointKind
-from serve_app.settings import EndpointSettings, PlacementSettings, SimulatedEngineSettings
+from serve_app.engine_settings import SimulatedEngineSettings
+from serve_app.settings import EndpointSettings, PlacementSettings
 
 
 def settings(placement: PlacementSettings) -> EndpointSettings:

@@ -19,7 +19,7 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import ReplayEngineSettings
+from serve_app.engine_settings import ReplayEngineSettings
 from tests.support.virtual_loop import run_virtual
 
 ROW = {"ttft": 0.4, "gaps": [0.1, 0.3, 0.1], "tokens": ["Hel", "lo", " wörld", "!"]}

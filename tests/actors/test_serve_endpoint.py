@@ -31,7 +31,8 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import EndpointSettings, EngineSettings, PlacementSettings, SimulatedEngineSettings
+from serve_app.engine_settings import EngineSettings, SimulatedEngineSettings
+from serve_app.settings import EndpointSettings, PlacementSettings
 from tests.conftest import RaySession
 
 pytestmark = pytest.mark.ray

@@ -24,7 +24,7 @@ from serve_app.core.model import (
     TokenChunk,
     TokenPrompt,
 )
-from serve_app.settings import SimulatedEngineSettings
+from serve_app.engine_settings import SimulatedEngineSettings
 from tests.support.virtual_loop import run_virtual
 
 PROMPT = ChatPrompt((Message("user", "Tell me about rivers."),))

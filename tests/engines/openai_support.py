@@ -21,7 +21,7 @@ from serve_app.core.model import (
     StreamItem,
     TokenChunk,
 )
-from serve_app.settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings
 
 QUESTION = ChatPrompt((Message("user", "Why is the sky blue?"),))
 GREEDY = Sampling(max_tokens=200, temperature=0.0)

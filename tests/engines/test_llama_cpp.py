@@ -31,7 +31,7 @@ from serve_app.core.model import (
     TokenChunk,
     TokenPrompt,
 )
-from serve_app.settings import LlamaCppEngineSettings
+from serve_app.engine_settings import LlamaCppEngineSettings
 
 pytestmark = pytest.mark.llama
 

@@ -21,7 +21,7 @@ from serve_app.core.errors import (
     PromptTooLong,
 )
 from serve_app.core.model import ChatPrompt, FinishReason, Message, Receipt, Sampling, StreamItem, TokenChunk
-from serve_app.settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings
 from tests.engines.fake_openai import FakeServer
 from tests.engines.openai_support import chunks_of, read, request, started, text_of, until
 from tests.engines.scripted_http import (

@@ -28,7 +28,7 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import EngineSettings, LlamaCppEngineSettings
+from serve_app.engine_settings import EngineSettings, LlamaCppEngineSettings
 from tests.engines.openai_support import QUESTION, chunks_of, read, request, started, text_of, until
 from tests.engines.server_process import PATIENT, PORT, ServerProcess, serving
 from tests.support.local_service import local_service

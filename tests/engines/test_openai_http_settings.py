@@ -14,8 +14,9 @@ from actors.engines.profiles import DeviceProfile, load_profile
 from serve_app.cli.check import describe
 from serve_app.cli.configfile import load
 from serve_app.cli.engines import engine_problems
+from serve_app.engine_settings import EngineSettings, OpenAIHttpEngineSettings
 from serve_app.priors import SERVER, prior_profile
-from serve_app.settings import AppSettings, EngineSettings, OpenAIHttpEngineSettings, explain
+from serve_app.settings import AppSettings, explain
 
 SECRET = "sk-very-secret-key"
 

@@ -19,7 +19,7 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import ShapedEngineSettings, SimulatedEngineSettings
+from serve_app.engine_settings import ShapedEngineSettings, SimulatedEngineSettings
 from tests.support.virtual_loop import run_virtual
 
 CLOUD = "replicate-llama2-70b"

@@ -28,7 +28,7 @@ from serve_app.core.model import (
     TextPrompt,
     TokenChunk,
 )
-from serve_app.settings import VllmEngineSettings
+from serve_app.engine_settings import VllmEngineSettings
 
 FOLDER = ModelFolder(Path("/models/tiny"), "TinyForCausalLM", 4096, 256, frozenset({0}), {}, None)
 

@@ -24,7 +24,7 @@ from serve_app.core.model import (
     Sampling,
     TextPrompt,
 )
-from serve_app.settings import LlamaCppEngineSettings
+from serve_app.engine_settings import LlamaCppEngineSettings
 from tests.support.forced import EngineEndpoint, alone, stream_with_cut, texts_of
 
 pytestmark = pytest.mark.llama

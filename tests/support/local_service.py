@@ -16,9 +16,10 @@ from actors.refusal import Refusal
 from actors.replica import EndpointReplica
 from serve_app.core.errors import EndpointFault
 from serve_app.core.model import ChatPrompt, EndpointInfo, GenerationRequest, Message, Sampling, StreamItem, TokenChunk
+from serve_app.engine_settings import EngineSettings
 from serve_app.priors import initial_state
 from serve_app.service import StreamService
-from serve_app.settings import AppSettings, EngineSettings, LiveSettings
+from serve_app.settings import AppSettings, LiveSettings
 from serve_app.streams import ClientRequest, Outcome
 from serve_app.telemetry import Telemetry
 

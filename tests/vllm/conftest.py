@@ -18,7 +18,7 @@ from actors.engines.llama_cpp import LlamaCppEngine
 from actors.engines.models import fetch
 from actors.engines.vllm_engine import VllmEngine
 from actors.engines.vllm_runtime import load_runtime
-from serve_app.settings import LlamaCppEngineSettings, VllmEngineSettings
+from serve_app.engine_settings import LlamaCppEngineSettings, VllmEngineSettings
 
 MODEL = "smollm2-135m-instruct"
 CONTEXT = 2048

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.vllm
 PROGRAM = """
 import asyncio, sys
 from actors.engines.vllm_engine import VllmEngine
-from serve_app.settings import VllmEngineSettings
+from serve_app.engine_settings import VllmEngineSettings
 
 if __name__ == "__main__":
     settings = VllmEngineSettings(model=sys.argv[1], context_length=256, eager=True, kv_cache_gib=0.1)
