@@ -37,6 +37,7 @@ class DiscoOptions(_Part):
     consumption_rate: Rate | None = None
     delivery: Literal["eager", "paced"] | None = None
     pin: Annotated[Pin, Field(strict=False)] | None = None
+    endpoints: Annotated[list[str], Field(min_length=1)] | None = None
     migrate: bool = True
 
 
@@ -115,7 +116,7 @@ _EXPECTED: Mapping[str, str] = MappingProxyType(
         "less_than": "must be less than {lt}",
         "literal_error": "must be one of {expected}",
         "enum": "must be one of {expected}",
-        "list_type": "must be an array of objects",
+        "list_type": "must be an array",
         "too_short": "must not be empty; send at least one",
         "model_type": "must be an object",
     }
@@ -125,6 +126,7 @@ _EXAMPLES: Mapping[str, str] = MappingProxyType(
         "messages": '{"role": "user", "content": "..."}',
         "stream_options": '{"include_usage": true}',
         "disco": '{"report": true}',
+        "disco.endpoints": '["phone"]',
     }
 )
 _OF_OBJECTS = frozenset({"list_type", "too_short", "model_type"})
@@ -135,7 +137,7 @@ def _translated(kind: str, loc: tuple[int | str, ...], limits: Mapping[str, Any]
     whole = {name: int(x) if isinstance(x, float) and x.is_integer() else x for name, x in limits.items()}
     message = _EXPECTED.get(kind, "this value is not allowed here").format_map(whole)
     if kind in _OF_OBJECTS:
-        message += f", such as {_EXAMPLES[str(loc[0])]}"
+        message += f", such as {_EXAMPLES.get(param) or _EXAMPLES[str(loc[0])]}"
     return InvalidRequest(f"{param}: {message}", param)
 
 

@@ -129,6 +129,7 @@ def _parsed(
         consumption_rate=_consumption_rate(disco, live),
         delivery="paced" if live.reader.delivery == "paced" else disco.delivery or live.reader.delivery,
         pin=disco.pin,
+        endpoints=tuple(disco.endpoints or ()),
         migrate=disco.migrate and live.migration.mode != "off",
         trace=trace,
     )

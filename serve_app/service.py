@@ -76,6 +76,13 @@ class StreamService:
             infos = [info for info in infos if info.kind is _KIND_OF_PIN[request.pin]]
             if not infos:
                 raise InvalidRequest(f"no endpoint of this model satisfies the pin {request.pin.value}", "disco.pin")
+        if request.endpoints:
+            allowed = ", ".join(info.id for info in infos)
+            infos = [info for info in infos if info.id in request.endpoints]
+            if len(infos) < len(set(request.endpoints)):
+                raise InvalidRequest(
+                    f"an endpoint that this request may not use; it may use {allowed}", "disco.endpoints"
+                )
         if isinstance(request.prompt, TokenPrompt):
             known_vocabulary = next((info.vocabulary for info in infos if info.vocabulary), None)
             infos = [info for info in infos if info.vocabulary == known_vocabulary and known_vocabulary]

@@ -19,7 +19,10 @@ class Pin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A validated request. ``consumption_rate`` is r_c in tokens per second, None when unknown."""
+    """A validated request. ``consumption_rate`` is r_c in tokens per second, None when unknown.
+
+    endpoints: the only ones that it may use, as ``pin`` names the only kind; empty: any.
+    """
 
     request_id: str
     model: str
@@ -29,6 +32,7 @@ class ClientRequest:
     consumption_rate: float | None = 4.8
     delivery: Literal["eager", "paced"] = "eager"
     pin: Pin | None = None
+    endpoints: tuple[str, ...] = ()
     migrate: bool = True
     trace: dict[str, str] = field(default_factory=dict)
 

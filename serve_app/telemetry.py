@@ -92,6 +92,7 @@ class RequestSpan:
         """``error``: a stable code, never a message."""
         report = outcome.report
         self._span.set_attribute("disco.policy", report["policy"])
+        self._span.set_attribute("disco.eligible", report["eligible"])
         self._span.set_attribute("disco.hedge", report["hedge"])
         self._span.set_attribute("disco.migrations", len(report["migrations"]))
         self._span.set_attribute("disco.cost_usd", report["cost_usd"])

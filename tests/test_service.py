@@ -82,6 +82,14 @@ def test_a_pin_is_never_broken(pin: Pin, endpoint: str) -> None:
     assert serve(play) == {endpoint}
 
 
+def test_named_endpoints_are_never_left() -> None:
+    async def play(local: LocalService) -> tuple[list[str], set[str]]:
+        report = (await local.ask(5, 0, endpoints=("phone",)))[1].report
+        return report["eligible"], {leg["endpoint"] for leg in report["legs"]}
+
+    assert serve(play) == (["phone"], {"phone"})
+
+
 def test_a_request_may_forbid_migration() -> None:
     async def play(local: LocalService) -> list[Any]:
         return list((await local.ask(5, 0, migrate=False))[1].report["migrations"])
@@ -94,6 +102,10 @@ def test_an_unknown_model_and_an_impossible_pin_are_refused() -> None:
     pinned = refusal(model="cloud-model", pin=Pin.DEVICE_ONLY)
     assert isinstance(pinned, InvalidRequest)
     assert pinned.param == "disco.pin"
+    for wishes in ({"endpoints": ("nobody",)}, {"endpoints": ("phone",), "pin": Pin.CLOUD_ONLY}):
+        named = refusal(**wishes)
+        assert (isinstance(named, InvalidRequest), getattr(named, "param", None)) == (True, "disco.endpoints")
+        assert "it may use " in str(named)
 
 
 def test_a_prompt_longer_than_every_context_is_refused() -> None:

@@ -79,6 +79,7 @@ def build_report(
     return {
         "policy": session.plan.policy,
         "reason": session.plan.reason,
+        "eligible": list(session.eligible),
         "hedge": _hedge(session),
         "winner": session.winner.info.id if session.winner else None,
         "legs": legs,

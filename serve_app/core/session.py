@@ -103,6 +103,10 @@ class StreamSession:
             return self.winner.receipt.prompt_tokens
         return self.config.prompt_tokens
 
+    @property
+    def eligible(self) -> tuple[EndpointId, ...]:
+        return tuple(self._candidates)
+
     def leg(self, attempt: AttemptId) -> Leg:
         return self._attempts[attempt]
 

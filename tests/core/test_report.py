@@ -60,6 +60,7 @@ def test_a_plain_answer() -> None:
     assert [verdict["verdict"] for verdict in result.pop("verdicts")] == ["off"]
     assert result == {
         "policy": "test",
+        "eligible": ["cloud", "phone"],
         "reason": "test",
         "hedge": "none",
         "winner": "cloud",

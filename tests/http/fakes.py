@@ -28,6 +28,7 @@ Script = Callable[[ClientRequest], AsyncGenerator[Delta, None]]
 REPORT: dict[str, Any] = {
     "policy": "disco-d",
     "reason": "hedge",
+    "eligible": ["cloud", "phone"],
     "hedge": "fired",
     "winner": "phone",
     "legs": [

@@ -54,7 +54,7 @@ TYPED: dict[str, tuple[set[str], str]] = {
     "stream_options.include_usage": ({"a boolean", "null"}, "must be true or false"),
     "continue_final_message": ({"null"}, "must be true or false|the last message must be the assistant's"),
     "add_generation_prompt": ({"a boolean", "null"}, "must be true or false"),
-    "messages": (set(), "must be an array of objects, such as {"),
+    "messages": (set(), "must be an array, such as {"),
     "messages[0]": (set(), 'must be an object, such as {"role": "user", "content": "..."}'),
     "messages[0].role": (set(), "must be one of 'system', 'developer', 'user'"),
     "messages[0].content": ({"text"}, "must be a string or a non-empty array of parts"),
@@ -65,6 +65,7 @@ TYPED: dict[str, tuple[set[str], str]] = {
     "disco.consumption_rate": ({"a whole number", "a fraction", "null"}, "must be a number"),
     "disco.delivery": ({"null"}, "must be one of 'eager' or 'paced'"),
     "disco.pin": ({"null"}, "must be one of 'device_only' or 'cloud_only'"),
+    "disco.endpoints": ({"null"}, 'must be an array, such as ["phone"]'),
     "disco.migrate": ({"a boolean"}, "must be true or false"),
 }
 

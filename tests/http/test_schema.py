@@ -166,11 +166,13 @@ def test_names_of_ignored_fields_fit_a_header() -> None:
 
 
 def test_the_disco_object() -> None:
-    wishes = {"report": True, "consumption_rate": 12, "delivery": "paced", "pin": "cloud_only", "migrate": False}
+    wishes = {"report": True, "consumption_rate": 12, "delivery": "paced", "pin": "cloud_only", "migrate": False,
+              "endpoints": ["a", "b"]}  # fmt: skip
 
     parsed = chat(disco=wishes)
     client = parsed.client
     assert parsed.report
+    assert client.endpoints == ("a", "b")
     assert (client.consumption_rate, client.delivery, client.pin, client.migrate) == (
         12.0,
         "paced",
