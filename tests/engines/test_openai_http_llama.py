@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from actors.engines.base import Engine
 from actors.engines.factory import make_engine
-from actors.engines.models import fetch, resolve
+from actors.engines.models import fetch
 from serve_app.core.errors import EndpointUnavailable
 from serve_app.core.model import (
     ContinuesBy,
@@ -30,20 +29,13 @@ from serve_app.core.model import (
 )
 from serve_app.engine_settings import EngineSettings, LlamaCppEngineSettings
 from tests.engines.openai_support import QUESTION, chunks_of, read, request, started, text_of, until
-from tests.engines.server_process import PATIENT, PORT, ServerProcess, serving
+from tests.engines.real_servers import MODEL, TEMPLATE, llama_server
+from tests.engines.server_process import PATIENT, ServerProcess
 from tests.support.local_service import local_service
 
 pytestmark = pytest.mark.llama
 
-MODEL = "smollm2-135m-instruct"
 KEY = "sk-for-this-test"
-#: SmolLM2's template, as its GGUF file has it.
-TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
-    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 #: What it makes of the question, written out by hand.
 RENDERED = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -55,16 +47,6 @@ SHORT = Sampling(max_tokens=12, temperature=0.0)
 def settings(template: Path, **fields: Any) -> dict[str, Any]:
     fixed = {"model": MODEL, "continues_by": "completion", "context_length": 1024, "chat_template": str(template)}
     return fixed | PATIENT | fields
-
-
-@contextmanager
-def llama_server(folder: Path, *options: str) -> Iterator[ServerProcess]:
-    # By default a second request interrupts the first. Token by token, so that a cached prefix changes no rounding.
-    fixed = ["--model", str(resolve(MODEL)), "--model_alias", MODEL, "--interrupt_requests", "false"]
-    fixed += ["--n_ctx", "1024", "--n_threads", "1", "--n_batch", "1"]
-    command = [sys.executable, "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", PORT, *fixed, *options]
-    with serving(command, folder / "log", "openapi.json") as process:
-        yield process
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from serve_app.core.errors import EndpointTimeout, EndpointUnavailable
-from serve_app.streams import Outcome, Pin
+from serve_app.core.model import Pin
+from serve_app.streams import Outcome
 from tests.engines.fake_openai import FakeServer
 from tests.engines.scripted_http import Act, ScriptedServer, answer, delta, hung_up, page, refusal, silent, stream
 from tests.support.local_service import local_service, read_config

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -13,18 +11,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from actors.engines.convert import convert
 from actors.engines.openai_http import OpenAIHttpEngine
 from serve_app.core.errors import PromptTooLong
 from serve_app.core.model import ChatPrompt, ContinuesBy, FinishReason, Handoff, Message, Receipt, Sampling, TokenChunk
 from tests.engines.openai_support import QUESTION, chunks_of, ids_of, packed, read, request, started, text_of, until
-from tests.engines.server_process import PATIENT, PORT, ServerProcess, serving
+from tests.engines.real_servers import MODEL, VLLM_CONTEXT, vllm_server
+from tests.engines.server_process import PATIENT, ServerProcess
 
 #: The server's start alone takes minutes on a busy machine.
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
-MODEL = "smollm2-135m-instruct"
-CONTEXT = 512
 SHORT = Sampling(max_tokens=12, temperature=0.0)
 FEW = Sampling(max_tokens=4, temperature=0.0)
 #: Made of tokens that end inside characters.
@@ -33,13 +29,7 @@ SCRIPTS = "\u6f22\u5b57 \U0001f469\u200d\U0001f467 \u00e9 ok"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", PORT]
-    command += ["--model", str(convert(MODEL, None, print)), "--served-model-name", MODEL, "--dtype", "float32"]
-    command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "4", "--enforce-eager"]
-    small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    with serving(command, log, "v1/models", {**os.environ, **small, **offline}) as process:
+    with vllm_server(tmp_path_factory.mktemp("vllm")) as process:
         yield process
 
 
@@ -74,7 +64,7 @@ def test_it_proves_to_take_and_give_ids_and_says_how_much_it_holds(server: Serve
             await ready(engine)
             assert engine.info.continues_by is ContinuesBy.IDS
             assert engine.info.counts_tokens
-            assert engine.info.context_length == CONTEXT
+            assert engine.info.context_length == VLLM_CONTEXT
 
     asyncio.run(main())
 
@@ -164,7 +154,7 @@ def test_a_prompt_beyond_its_context_is_refused_before_it_is_sent(server: Server
     async def main() -> None:
         async with started(server.url, model=MODEL, **PATIENT | {"continues_by": "ids"}) as engine:
             await ready(engine)
-            with pytest.raises(PromptTooLong, match=f"holds {CONTEXT}"):
-                await read(engine, request(ChatPrompt((Message("user", "word " * CONTEXT),))))
+            with pytest.raises(PromptTooLong, match=f"holds {VLLM_CONTEXT}"):
+                await read(engine, request(ChatPrompt((Message("user", "word " * VLLM_CONTEXT),))))
 
     asyncio.run(main())
