@@ -39,11 +39,10 @@ def check_access(access: AccessSettings, http_host: str | None, host: str | None
     if not is_loopback(http_host):
         raise AccessDenied(
             "this router has no API keys and listens beyond loopback, so it serves nobody; set http_options.host to "
-            "127.0.0.1, or access.open to true if everyone who can reach it may use it",
-            403,
+            "127.0.0.1, or access.open to true if everyone who can reach it may use it"
         )
     allowed = {name.lower() for name in access.allowed_hosts}
     if host is None or host_name(host) not in allowed:
-        raise AccessDenied("the Host header names no host in access.allowed_hosts", 403)
+        raise AccessDenied("the Host header names no host in access.allowed_hosts")
     if origin is not None and host_name(origin.partition("://")[2]) not in allowed:
-        raise AccessDenied("the page that sent this request comes from no host in access.allowed_hosts", 403)
+        raise AccessDenied("the page that sent this request comes from no host in access.allowed_hosts")

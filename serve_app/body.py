@@ -11,8 +11,8 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve_app.core.errors import InvalidRequest
+from serve_app.core.model import Pin
 from serve_app.fields import Rate
-from serve_app.streams import Pin
 
 B = TypeVar("B", bound=BaseModel)
 

@@ -12,8 +12,10 @@ from serve_app.core.errors import (
     EndpointError,
     EndpointTimeout,
     EndpointUnavailable,
+    InvalidKey,
     InvalidRequest,
     Overloaded,
+    QuotaExceeded,
     UnknownModel,
 )
 
@@ -29,7 +31,10 @@ _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
     (BodyTooLarge, 413, "invalid_request_error"),
     (UnknownModel, 404, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),
+    (InvalidKey, 401, "invalid_request_error"),
+    (AccessDenied, 403, "permission_error"),
     (Overloaded, 429, "rate_limit_error"),
+    (QuotaExceeded, 429, "insufficient_quota"),
     (Draining, 503, "server_error"),
     (EndpointUnavailable, 503, "server_error"),
     (EndpointTimeout, 504, "server_error"),
@@ -38,8 +43,6 @@ _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
 
 
 def status_of(error: BaseException) -> int:
-    if isinstance(error, AccessDenied):
-        return error.status
     return next((status for kind, status, _ in _TABLE if isinstance(error, kind)), 500)
 
 
@@ -47,10 +50,7 @@ def error_body(error: BaseException) -> dict[str, Any]:
     """OpenAI's error object, with ``retryable`` added. An unexpected exception tells nothing about itself."""
     if not isinstance(error, DiscoError):
         return plain_error("the router failed; its log has the request's id", "server_error", "internal_error")
-    if isinstance(error, AccessDenied):
-        kind = "authentication_error" if error.status == 401 else "permission_error"
-    else:
-        kind = next((name for cls, _, name in _TABLE if isinstance(error, cls)), "server_error")
+    kind = next((name for cls, _, name in _TABLE if isinstance(error, cls)), "server_error")
     param = error.param if isinstance(error, InvalidRequest) else None
     return plain_error(error.message, kind, error.code, param, retryable=error.retryable)
 
@@ -62,6 +62,12 @@ def plain_error(
 
 
 def error_headers(error: BaseException) -> dict[str, str]:
-    if isinstance(error, Overloaded):
-        return {"retry-after": str(max(1, math.ceil(error.retry_after)))}
-    return {}
+    headers = {}
+    if isinstance(error, InvalidKey):
+        headers["www-authenticate"] = 'Bearer realm="disco"'
+    if isinstance(error, QuotaExceeded):
+        # OpenAI's clients send a request again after any 429, unless they are told that it is no use.
+        headers["x-should-retry"] = "false"
+    if isinstance(error, Overloaded | QuotaExceeded) and error.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    return headers

@@ -13,30 +13,22 @@ from typing import Literal
 
 from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
-from serve_app.core.errors import InvalidRequest, UnknownModel
+from serve_app.core.errors import UnknownModel
 from serve_app.core.estimates import Observation, Seen
 from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode, Mover
-from serve_app.core.model import (
-    DispatchPlan,
-    EndpointId,
-    EndpointInfo,
-    EndpointKind,
-    FinishReason,
-    TokenPrompt,
-)
+from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishReason
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
 from serve_app.driver import StreamDriver, StreamJob
+from serve_app.eligibility import eligible_endpoints
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
-from serve_app.streams import ClientRequest, Delta, Outcome, Pin, Usage
+from serve_app.streams import ClientRequest, Delta, Outcome, Usage
 from serve_app.telemetry import LegSpan, RequestSpan, Telemetry
 
 logger = logging.getLogger(__name__)
-
-_KIND_OF_PIN = {Pin.DEVICE_ONLY: EndpointKind.DEVICE, Pin.CLOUD_ONLY: EndpointKind.CLOUD}
 
 
 class StreamService:
@@ -71,24 +63,7 @@ class StreamService:
             known = ", ".join(self._app.models)
             raise UnknownModel(f"no model of that name is served here; known models: {known}", "model")
         names = self._app.models[request.model].endpoints or tuple(self._app.endpoints)
-        infos = [self._endpoints[name].info for name in names]
-        if request.pin is not None:
-            infos = [info for info in infos if info.kind is _KIND_OF_PIN[request.pin]]
-            if not infos:
-                raise InvalidRequest(f"no endpoint of this model satisfies the pin {request.pin.value}", "disco.pin")
-        if request.endpoints:
-            allowed = ", ".join(info.id for info in infos)
-            infos = [info for info in infos if info.id in request.endpoints]
-            if len(infos) < len(set(request.endpoints)):
-                raise InvalidRequest(
-                    f"an endpoint that this request may not use; it may use {allowed}", "disco.endpoints"
-                )
-        if isinstance(request.prompt, TokenPrompt):
-            known_vocabulary = next((info.vocabulary for info in infos if info.vocabulary), None)
-            infos = [info for info in infos if info.vocabulary == known_vocabulary and known_vocabulary]
-            if not infos:
-                raise InvalidRequest("no endpoint of this model can take token ids; send the prompt as text", "prompt")
-        return infos
+        return eligible_endpoints(request, [self._endpoints[name].info for name in names])
 
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
         now = asyncio.get_running_loop().time()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-from serve_app.core.model import Prompt, Sampling
+from serve_app.core.model import Pin, Prompt, Sampling
 
 
-class Pin(StrEnum):
-    """A promise about where a request may run; never broken, not even to rescue a stream."""
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the caller's key allows. A request may narrow it further, never widen it.
 
-    DEVICE_ONLY = "device_only"
-    CLOUD_ONLY = "cloud_only"
+    key: the key's name, None where nobody asks for one. pin, endpoints: as in ``ClientRequest``.
+    """
+
+    key: str | None = None
+    pin: Pin | None = None
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class ClientRequest:
     pin: Pin | None = None
     endpoints: tuple[str, ...] = ()
     migrate: bool = True
+    grant: Grant = Grant()
     trace: dict[str, str] = field(default_factory=dict)
 
 

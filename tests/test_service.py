@@ -10,9 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from serve_app.core.errors import DiscoError, InvalidRequest, PromptTooLong, UnknownModel
-from serve_app.core.model import TextPrompt, TokenPrompt
+from serve_app.core.model import Pin, TextPrompt, TokenPrompt
 from serve_app.settings import TelemetrySettings
-from serve_app.streams import Pin
 from serve_app.telemetry import Telemetry
 from tests.support.local_service import LocalService, local_service
 from tests.support.virtual_loop import run_virtual

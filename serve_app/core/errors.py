@@ -5,8 +5,11 @@
     │   ├── Unsupported         a known field with a value nobody here can serve
     │   ├── UnknownModel        no such served model
     │   └── PromptTooLong       longer than every context that may serve it
-    ├── AccessDenied            missing or wrong key, foreign Host, closed to the network
+    ├── AccessDenied            foreign Host, closed to the network, or more than the key allows
+    │   └── InvalidKey          no key, or none that is known here
     ├── Overloaded              full queues or too many streams: come back later
+    │   └── RateLimited         more than the key may ask for at once or in a minute
+    ├── QuotaExceeded           what the key may spend is spent
     ├── Draining                shutting down: go to another router
     └── EndpointError           an endpoint's fault, never the caller's
         ├── EndpointUnavailable it died, is not there, or refused the connection
@@ -54,13 +57,13 @@ class PromptTooLong(InvalidRequest):
 
 
 class AccessDenied(DiscoError):
-    """``status`` is the HTTP status that fits: 401 without a valid key, 403 when a key would not help."""
+    """The caller may not do this, and another key would be needed, if any helps."""
 
     code = "access_denied"
 
-    def __init__(self, message: str, status: int = 401) -> None:
-        super().__init__(message, status)
-        self.status = status
+
+class InvalidKey(AccessDenied):
+    code = "invalid_api_key"
 
 
 class Overloaded(DiscoError):
@@ -70,6 +73,20 @@ class Overloaded(DiscoError):
     retryable = True
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message, retry_after)
+        self.retry_after = retry_after
+
+
+class RateLimited(Overloaded):
+    code = "rate_limit_exceeded"
+
+
+class QuotaExceeded(DiscoError):
+    """``retry_after``: seconds until there is a new budget, None where only the operator can grant one."""
+
+    code = "insufficient_quota"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after)
         self.retry_after = retry_after
 

@@ -18,6 +18,13 @@ class EndpointKind(StrEnum):
     DEVICE = "device"
 
 
+class Pin(StrEnum):
+    """A promise about where a request may run; never broken, not even to rescue a stream."""
+
+    DEVICE_ONLY = "device_only"
+    CLOUD_ONLY = "cloud_only"
+
+
 class ContinuesBy(StrEnum):
     """How an endpoint can carry on a text that another one began."""
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from serve_app.core import errors
-from serve_app.core.errors import AccessDenied, DiscoError, EndpointError, InvalidRequest, Overloaded
+from serve_app.core.errors import DiscoError, EndpointError, InvalidRequest, Overloaded, QuotaExceeded, RateLimited
 
 TREE = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, DiscoError)]
 
@@ -22,7 +22,8 @@ def test_every_error_survives_pickling(kind: type[DiscoError]) -> None:
     "error",
     [
         InvalidRequest("must be positive", "max_tokens"),
-        AccessDenied("no key", 403),
+        QuotaExceeded("spent", 3600.0),
+        RateLimited("too many", 2.5),
         Overloaded("full", 7.5),
         EndpointError("it died", "phone"),
     ],
@@ -33,13 +34,14 @@ def test_details_survive_pickling(error: DiscoError) -> None:
 
 def test_every_error_has_its_own_code() -> None:
     codes = [kind.code for kind in TREE]
-    assert len(set(codes)) == len(codes) == 12
+    assert len(set(codes)) == len(codes) == 15
 
 
 def test_only_what_may_pass_is_retryable() -> None:
     retryable = {kind.__name__ for kind in TREE if kind.retryable}
     assert retryable == {
         "Overloaded",
+        "RateLimited",
         "Draining",
         "EndpointError",
         "EndpointUnavailable",

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from serve_app.core.errors import InvalidRequest, Unsupported
-from serve_app.core.model import ChatPrompt, Message, Sampling, TextPrompt, TokenPrompt
+from serve_app.core.model import ChatPrompt, Message, Pin, Sampling, TextPrompt, TokenPrompt
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
 from serve_app.settings import LiveSettings
-from serve_app.streams import Pin
 from tests.http.fakes import CANARY, CHAT, COMPLETIONS, body
 
 LIVE = LiveSettings()
