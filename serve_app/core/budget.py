@@ -6,6 +6,9 @@ from typing import Final
 
 #: Requests over which a surplus or a debt is worked off by planning with more or less than the share.
 HORIZON: Final = 30.0
+#: Part of the share that is planned with in the deepest debt. Hedges against an outage made it, and a policy that plans
+#: with nothing does not hedge in the next one. What may be spent, the bucket decides.
+LEAST: Final = 0.5
 #: Requests that the mean prompt remembers.
 MEMORY: Final = 200
 #: Debt of a race: mean prompts at first, later this part of all that was ever credited. So the realised share soon
@@ -58,12 +61,16 @@ class TokenBudget:
 
     @property
     def planned_share(self) -> float:
-        """The b to plan with: above the share while the balance is high, below it while it is low; within [0, 1]."""
+        """The b to plan with: above the share while the balance is high, below it while it is low.
+
+        From ``LEAST`` of the share to 1.
+        """
         if not self._mean:
             return self._share
         # Tokens of prompts are mostly those of long prompts, so a typical reservation is longer than the mean prompt.
         typical = min(self._mean_square / self._mean, self.debt)
-        return min(1.0, max(0.0, self._share + (self.balance - typical) / (HORIZON * self._mean)))
+        steered = self._share + (self.balance - typical) / (HORIZON * self._mean)
+        return min(1.0, max(LEAST * self._share, steered))
 
     def admit(self, prompt_tokens: int) -> None:
         """A request came: credit its share. What it earns itself is there for it, beyond all that may pile up."""

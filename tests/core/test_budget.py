@@ -243,11 +243,19 @@ def test_what_is_planned_with_brings_the_balance_to_one_reservation() -> None:
 
 
 def test_what_is_planned_with_stays_a_share() -> None:
-    low, high = TokenBudget(0.01), TokenBudget(0.9)
-    low.admit(100)
+    high = TokenBudget(0.9)
     for _ in range(60):
         high.admit(100)
-    assert (low.planned_share, high.planned_share) == (0.0, 1.0)
+    assert high.planned_share == 1.0
+
+
+def test_the_deepest_debt_leaves_half_of_the_share_to_plan_hedges_with() -> None:
+    budget = TokenBudget(0.4)
+    budget.admit(100)
+    while budget.reserve(100, hedge=True) is not None:
+        pass
+    assert budget.balance < -10 * 100
+    assert budget.planned_share == 0.2
 
 
 @settings(deadline=None, max_examples=20)
