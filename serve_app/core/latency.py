@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -62,6 +63,33 @@ class EmpiricalTtft:
         """F^-1(q): the smallest sample x with F(x) >= q."""
         rank = math.ceil(q * self.samples.size - 1e-9)
         return float(self.samples[min(max(rank, 1), self.samples.size) - 1])
+
+    def within(self, q: float) -> float:
+        """Seconds within which the next answer comes with probability q < 1: x_(k), where k/(n+1) reaches q.
+
+        The largest of n samples is good for n/(n+1) only. Beyond it the tail goes on as the largest samples begin it:
+        as a power of the chance to take longer (Weissman's estimator), far where it is heavy, hardly where it is light.
+        """
+        size = self.samples.size
+        rank = math.ceil(q * (size + 1) - 1e-9)
+        if rank <= size:
+            return self.samples.item(max(rank, 1) - 1)
+        start = self.samples.item(-1 - self._tail_size)
+        beyond = ((self._tail_size + 1) / ((size + 1) * (1 - q))) ** self._tail_index
+        return max(self.samples.item(-1), start * beyond)
+
+    @property
+    def _tail_size(self) -> int:
+        return min(math.isqrt(self.samples.size), self.samples.size - 1)
+
+    @cached_property
+    def _tail_index(self) -> float:
+        """The exponent of that power, by Hill's estimator; 0 where nothing tells it, 1 (no mean any more) at most."""
+        start = self.samples.item(-1 - self._tail_size)
+        if not self._tail_size or start <= 0:
+            return 0.0
+        logarithms = np.log(self.samples[-self._tail_size :]) - math.log(start)
+        return min(1.0, float(logarithms.mean()))
 
     def answered(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability that the next answer takes at most x: k/(n+1) if k of n samples do."""

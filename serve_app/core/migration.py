@@ -72,11 +72,11 @@ def handover_seconds(profile: LatencyProfile, tokens: int, network: float, quant
     """t_m: seconds from the trigger to the target's first token, with ``tokens`` to prefill.
 
     A linear endpoint is predictable: t_net + tokens / R_prefill + the intercept (which holds the first decode step).
-    An empirical one is not, so its ``quantile`` stands for it.
+    An empirical one is not: it is given the seconds within which it answers with probability ``quantile``.
     """
     if isinstance(profile.ttft, LinearTtft):
         return network + profile.ttft.predict(tokens)
-    return network + profile.ttft.quantile(quantile)
+    return network + profile.ttft.within(quantile)
 
 
 def steady_lead(generated: int, source_rate: float, reader_rate: float) -> float:

@@ -48,7 +48,7 @@ class MoveRule:
         ttft = self.target.ttft
         if isinstance(ttft, LinearTtft):
             return self.network + ttft.slope * to_prefill + ttft.intercept
-        return np.full(to_prefill.shape, self.network + ttft.quantile(HANDOVER_QUANTILE[self.mode]))
+        return np.full(to_prefill.shape, self.network + ttft.within(HANDOVER_QUANTILE[self.mode]))
 
 
 @dataclass(frozen=True, slots=True)

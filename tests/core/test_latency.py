@@ -66,6 +66,34 @@ def test_quantile_is_monotone(samples: list[float], p: float, q: float) -> None:
     assert ttft.quantile(min(p, q)) <= ttft.quantile(max(p, q))
 
 
+@pytest.mark.parametrize(("q", "expected"), [(0.0, 0.2), (0.09, 0.2), (0.1, 0.3), (0.9, 8.0)])
+def test_the_next_answer_is_later_than_the_k_th_of_n_samples_in_one_case_of_n_plus_one(
+    q: float, expected: float
+) -> None:
+    assert EmpiricalTtft(SAMPLES).within(q) == expected
+
+
+def test_beyond_the_largest_sample_a_tail_goes_on_as_it_began() -> None:
+    ranks = (np.arange(40) + 0.5) / 40
+    light, heavy = EmpiricalTtft(1 + 0.1 * ranks), EmpiricalTtft((1 - ranks) ** -0.8)
+    assert light.samples[-1] <= light.within(0.99) < 1.2
+    assert heavy.within(0.99) == pytest.approx(0.01**-0.8, rel=0.35)
+    assert heavy.within(0.999) > 4 * heavy.within(0.99)
+
+
+@pytest.mark.parametrize("samples", [[0.7], [0.0, 0.0, 0.0], [0.0, 0.7], [0.4] * 12])
+def test_a_tail_that_tells_nothing_ends_with_its_largest_sample(samples: list[float]) -> None:
+    assert EmpiricalTtft(samples).within(0.99) == max(samples)
+
+
+@settings(deadline=None)
+@given(st.lists(seconds, min_size=1, max_size=60), st.floats(0, 0.999), st.floats(0, 0.999))
+def test_a_surer_bound_is_not_shorter_and_never_below_the_quantile(samples: list[float], p: float, q: float) -> None:
+    ttft = EmpiricalTtft(samples)
+    assert ttft.within(min(p, q)) <= ttft.within(max(p, q))
+    assert ttft.within(q) >= ttft.quantile(q)
+
+
 @pytest.mark.parametrize("samples", [[], [[0.1], [0.2]], [0.1, math.nan], [math.inf], [-0.1, 0.2]])
 def test_impossible_samples_are_refused(samples: list[float]) -> None:
     with pytest.raises(ValueError, match="samples"):
