@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from serve_app.core.latency import LinearTtft
 from serve_app.core.model import DispatchPlan, EndpointId, Launch
 from serve_app.core.schedule import NEVER, Start
 
@@ -31,6 +32,20 @@ class Alone:
 
     def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:  # noqa: ARG002 - the protocol's signature
         return DispatchPlan((Launch(self.endpoint),), self.name, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Backed:
+    """One endpoint serves, and another of its kind starts as well if there is no token after ``late``, seconds by l."""
+
+    first: EndpointId
+    second: EndpointId
+    late: LinearTtft
+
+    def decide(self, prompt_tokens: int, u: float) -> DispatchPlan:  # noqa: ARG002 - the protocol's signature
+        delay = self.late.predict(prompt_tokens)
+        reason = f"hedge after {delay:.2f} s: {self.first} is seldom later"
+        return DispatchPlan((Launch(self.first), Launch(self.second, delay)), "backup", reason)
 
 
 @dataclass(frozen=True, slots=True)

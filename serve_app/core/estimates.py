@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from serve_app.core.latency import EmpiricalTtft, LatencyProfile
+from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.lengths import LengthDistribution, OutputLengths, exponential_quantiles
 from serve_app.core.model import EndpointId
 from serve_app.core.observations import ENOUGH, EndpointObservations
@@ -88,6 +88,10 @@ class Estimates:
     def ttfts(self, endpoint: EndpointId) -> EmpiricalTtft:
         """F of an endpoint, whatever the prompt."""
         return self._endpoints[endpoint].ttft_distribution(self.prompts.lengths.tolist())
+
+    def seldom_later(self, endpoint: EndpointId, share: float) -> LinearTtft | None:
+        """Seconds within which the endpoint answers a prompt of l with the probability ``share``; None if unknown."""
+        return self._endpoints[endpoint].seldom_later(share)
 
     def _take(self, seen: Observation) -> None:
         self.news += 1

@@ -73,10 +73,9 @@ class EmpiricalTtft:
         size = self.samples.size
         rank = math.ceil(q * (size + 1) - 1e-9)
         if rank <= size:
-            return self.samples.item(max(rank, 1) - 1)
-        start = self.samples.item(-1 - self._tail_size)
-        beyond = ((self._tail_size + 1) / ((size + 1) * (1 - q))) ** self._tail_index
-        return max(self.samples.item(-1), start * beyond)
+            return float(self.samples[max(rank, 1) - 1])
+        beyond = math.pow((self._tail_size + 1) / ((size + 1) * (1 - q)), self._tail_index)
+        return max(float(self.samples[-1]), float(self.samples[-1 - self._tail_size]) * beyond)
 
     @property
     def _tail_size(self) -> int:
@@ -85,7 +84,7 @@ class EmpiricalTtft:
     @cached_property
     def _tail_index(self) -> float:
         """The exponent of that power, by Hill's estimator; 0 where nothing tells it, 1 (no mean any more) at most."""
-        start = self.samples.item(-1 - self._tail_size)
+        start = float(self.samples[-1 - self._tail_size])
         if not self._tail_size or start <= 0:
             return 0.0
         logarithms = np.log(self.samples[-self._tail_size :]) - math.log(start)

@@ -56,6 +56,19 @@ class EndpointObservations:
         guesses = [prior.quantile((rank + 0.5) / missing) for rank in range(missing)]
         return EmpiricalTtft([ttft for _, ttft in self._ttfts] + guesses)
 
+    def seldom_later(self, share: float) -> LinearTtft | None:
+        """Seconds within which a prompt of l is answered with the probability ``share``, by what was seen.
+
+        None while that is too little: what is late here, a prior cannot say.
+        """
+        if len(self._ttfts) < ENOUGH_FOR_MEDIAN:
+            return None
+        if isinstance(self._prior.ttft, EmpiricalTtft):
+            return LinearTtft(0.0, self.ttft_distribution(()).within(share))
+        line = self._line(self._prior.ttft)
+        behind = EmpiricalTtft([max(0.0, ttft - line.predict(length)) for length, ttft in self._ttfts])
+        return LinearTtft(line.slope, line.intercept + behind.within(share))
+
     def profile(self) -> LatencyProfile:
         decode = _median(list(self._rates), self._prior.decode_rate)
         if isinstance(self._prior.ttft, EmpiricalTtft):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from serve_app.core.cost import CostModel, Regime, mean_unit_cost, regime_of
-from serve_app.core.dispatch import Alone, Policy, Scheduled
+from serve_app.core.dispatch import Alone, Backed, Policy, Scheduled
 from serve_app.core.estimates import Estimates
 from serve_app.core.handover import NOTHING_MOVES, PROMPTS_ONLY, Decode, HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
@@ -18,6 +18,9 @@ from serve_app.core.policies import MADE_FOR, Beliefs, PolicyName, fit
 MOST_NEWS: Final = 50
 #: Share of the server's answers that count as late: then a device without budget for races may still be hedged with.
 LATE: Final = 0.3
+#: Share of an endpoint's answers that come in time. After that one of the same kind is asked as well, where there is no
+#: endpoint of the other kind: it costs so few more prefills.
+IN_TIME: Final = 0.95
 #: Seconds of queue that make a fit of their own: a policy is fitted to what an endpoint takes, its queue included.
 QUEUE_STEP: Final = 0.5
 _CONSTRAINED: Final = {Regime.DEVICE_CONSTRAINED: EndpointKind.DEVICE, Regime.SERVER_CONSTRAINED: EndpointKind.CLOUD}
@@ -155,7 +158,7 @@ class Planner:
         if cloud is None or device is None:
             only = cloud or device
             assert only is not None
-            return _Choice(Alone(only.id, "alone", f"only {only.kind} endpoints may serve this request"))
+            return _Choice(self._one_kind(only, eligible, prompt_tokens, queue))
         if policy in _SOLE:
             sole = cloud if _SOLE[policy] is EndpointKind.CLOUD else device
             return _Choice(Alone(sole.id, policy.value, "the policy says so"))
@@ -166,6 +169,21 @@ class Planner:
         if self.constrained_kind is EndpointKind.CLOUD:
             return _Choice(self._fitted[key], device, cloud)
         return _Choice(self._fitted[key], cloud, device, self.estimates.ttfts(cloud.id).quantile(1 - LATE))
+
+    def _one_kind(
+        self, first: EndpointInfo, eligible: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue
+    ) -> Policy:
+        """The fastest serves, backed by the second-fastest where that is free. No budget counts within one kind."""
+        alone = Alone(first.id, "alone", f"only {first.kind} endpoints may serve this request")
+        others = [info for info in eligible if info.id != first.id and not _level(queue(info.id))]
+        second = self._fastest(first.kind, others, prompt_tokens, queue)
+        if second is None or self.config.policy in _SOLE:
+            return alone
+        key = first.id, _level(queue(first.id)), second.id, 0
+        if key not in self._fitted:
+            late = self.estimates.seldom_later(first.id, IN_TIME)
+            self._fitted[key] = alone if late is None else Backed(first.id, second.id, _behind(late, key[1]))
+        return self._fitted[key]
 
     def _fit(
         self, constrained: EndpointKind, cloud: EndpointId, cloud_level: int, device: EndpointId, device_level: int
@@ -179,7 +197,7 @@ class Planner:
             server = EmpiricalTtft(server.samples + cloud_level * QUEUE_STEP)
         profile = self.profile(device)
         line = profile.ttft if isinstance(profile.ttft, LinearTtft) else LinearTtft(0.0, profile.ttft.mean)
-        line = LinearTtft(line.slope, line.intercept + device_level * QUEUE_STEP)
+        line = _behind(line, device_level)
         if self.counts_decode:
             self._decode = self._expected_decode(constrained, cloud, device)
         prompts, config = self.estimates.prompts, self.config
@@ -246,6 +264,11 @@ def _afforded(plan: DispatchPlan, choice: _Choice, afford: Afford) -> DispatchPl
 
 def _level(queue_seconds: float) -> int:
     return round(queue_seconds / QUEUE_STEP)
+
+
+def _behind(line: LinearTtft, level: int) -> LinearTtft:
+    """As seen by a request that queues for ``level`` steps."""
+    return LinearTtft(line.slope, line.intercept + level * QUEUE_STEP)
 
 
 def _dear_kind(config: PlannerConfig, infos: Sequence[EndpointInfo], costs: CostModel) -> EndpointKind | None:

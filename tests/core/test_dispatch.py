@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.baselines import DEVICE_ONLY, RACE, SERVER_ONLY, Fixed, stochastic
-from serve_app.core.dispatch import Alone, Policy, Scheduled
-from serve_app.core.latency import EmpiricalTtft
+from serve_app.core.dispatch import Alone, Backed, Policy, Scheduled
+from serve_app.core.latency import EmpiricalTtft, LinearTtft
 from serve_app.core.lengths import LengthDistribution
 from serve_app.core.model import DispatchPlan, EndpointKind, Launch
 from serve_app.core.threshold import fit_threshold
@@ -31,6 +31,14 @@ def splitting(budget: float) -> Scheduled:
 def gambling(budget: float) -> Scheduled:
     schedule = stochastic(EndpointKind.CLOUD, budget, concurrent=True)
     return Scheduled("cloud", "phone", schedule, "stoch-s", "chance", budget)
+
+
+def test_a_backup_starts_when_the_first_is_late_for_such_a_prompt() -> None:
+    policy: Policy = Backed("near", "far", LinearTtft(0.01, 0.5))
+    for length, delay in ((10, 0.6), (100, 1.5)):
+        plan = policy.decide(length, 0.3)
+        assert [(launch.endpoint, launch.delay) for launch in plan.launches] == [("near", 0.0), ("far", delay)]
+        assert plan.reason == f"hedge after {delay:.2f} s: near is seldom later"
 
 
 def test_alone() -> None:

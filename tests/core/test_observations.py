@@ -217,3 +217,19 @@ def test_a_smaller_window_keeps_the_newest() -> None:
     observations.resize(ENOUGH)
     assert samples_of(observations) == [float(i) for i in range(70, 100)]
     assert observations.profile().decode_rate == pytest.approx(85.5)
+
+
+def test_what_is_late_takes_some_observations_to_tell() -> None:
+    few = [(50, 0.9)] * (ENOUGH_FOR_MEDIAN - 1)
+    for prior in (DEVICE, SERVER):
+        assert seen(prior, few).seldom_later(0.95) is None
+        assert seen(prior, [*few, (50, 0.9)]).seldom_later(0.95) is not None
+
+
+def test_a_server_is_late_whatever_the_prompt_and_a_device_by_how_far_it_falls_behind_its_line() -> None:
+    server = seen(SERVER, [(50, rank / 100) for rank in range(1, 100)]).seldom_later(0.95)
+    assert server == LinearTtft(0.0, 0.95)
+    device = seen(DEVICE, [(50, LINE.predict(50) + 0.1 * (rank % 10 == 9)) for rank in range(40)]).seldom_later(0.95)
+    assert device is not None
+    assert device.slope == LINE.slope
+    assert device.intercept == pytest.approx(LINE.intercept + 0.1)

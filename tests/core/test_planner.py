@@ -141,9 +141,61 @@ def test_where_one_side_only_is_eligible_it_serves_whatever_the_policy(
     eligible: tuple[EndpointInfo, ...], expected: str, kind: str, policy: str
 ) -> None:
     planner = make(PlannerConfig(policy=PolicyName(policy)))
+    if policy != "auto":
+        answered(planner, expected, [1.0] * 40)
     for affordable in (True, False):
         chosen = plan(planner, eligible=eligible, affordable=affordable)
         assert chosen == DispatchPlan((Launch(expected),), "alone", f"only {kind} endpoints may serve this request")
+
+
+# --- endpoints of one kind ------------------------------------------------------------------------------------------
+
+
+def answered(planner: Planner, endpoint: str, ttfts: Sequence[float], prompt_tokens: int = 62) -> None:
+    for ttft in ttfts:
+        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, prompt_tokens, ttft, endpoint))
+
+
+def test_the_second_of_a_kind_backs_the_first_where_that_is_later_than_it_mostly_was() -> None:
+    planner = make()
+    answered(planner, "cloud", [rank / 100 for rank in range(1, 100)])
+    chosen = plan(planner, eligible=(FAR, CLOUD))
+    assert chosen == DispatchPlan(
+        (Launch("cloud"), Launch("far", 0.95)), "backup", "hedge after 0.95 s: cloud is seldom later"
+    )
+    assert plan(planner, eligible=(FAR, CLOUD), affordable=False) == chosen, "no budget counts within one kind"
+    assert names(plan(planner, eligible=(CLOUD,))) == ["cloud"]
+
+
+def test_of_one_device_and_another_too_and_longer_prompts_are_late_later() -> None:
+    planner = make()
+    for length in (20, 60, 200):
+        answered(planner, "laptop", [0.005 * length + 1.2 + rank / 100 for rank in range(10)], length)
+    short, long = (plan(planner, length, (LAPTOP, PHONE)) for length in (62, 162))
+    assert names(short) == names(long) == ["laptop", "phone"]
+    assert long.launches[1].delay - short.launches[1].delay == pytest.approx(100 * 0.005, rel=0.01)
+    assert 0.03 < short.launches[1].delay - (0.005 * 62 + 1.2) < 0.12
+
+
+def test_a_queue_makes_the_first_late_later_and_the_second_no_help() -> None:
+    planner = make()
+    answered(planner, "cloud", [0.4] * 40)
+
+    def queued(name: str, seconds: float) -> DispatchPlan:
+        waits = {name: seconds}
+        return planner.plan(62, (FAR, CLOUD), 0.0, 0.5, afford=always, queue=lambda asked: waits.get(asked, 0.0))
+
+    assert queued("cloud", 1.0).launches[1].delay == pytest.approx(0.4 + 1.0)
+    assert names(queued("far", 1.0)) == ["cloud"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_request_of_twenty_is_late(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    planner = make()
+    answered(planner, "cloud", rng.lognormal(-1, 1, 400).tolist())
+    (_, backup) = plan(planner, eligible=(FAR, CLOUD)).launches
+    assert 0.02 < (rng.lognormal(-1, 1, 4000) > backup.delay).mean() < 0.08
 
 
 # --- the constrained side -------------------------------------------------------------------------------------------
