@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+from serve_app.access_settings import AccessSettings
 from serve_app.core.errors import AccessDenied
-from serve_app.settings import AccessSettings
 
 
 def is_loopback(host: str | None) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_app.core.errors import AccessDenied, InvalidRequest
-from serve_app.core.model import EndpointInfo, EndpointKind, Pin, TokenPrompt
+from serve_app.core.model import EndpointInfo, Pin, TokenPrompt
 from serve_app.streams import ClientRequest, Grant
-
-_KIND_OF_PIN = {Pin.DEVICE_ONLY: EndpointKind.DEVICE, Pin.CLOUD_ONLY: EndpointKind.CLOUD}
 
 
 def eligible_endpoints(request: ClientRequest, served: Sequence[EndpointInfo]) -> list[EndpointInfo]:
@@ -36,7 +34,7 @@ def _allows(grant: Grant, info: EndpointInfo) -> bool:
 
 
 def _fits(pin: Pin | None, info: EndpointInfo) -> bool:
-    return pin is None or info.kind is _KIND_OF_PIN[pin]
+    return pin is None or info.kind is pin.kind
 
 
 def _pinned(

@@ -17,9 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serve_app.admission import Admission, request_id
-from serve_app.auth import check_access
-from serve_app.core.errors import DiscoError, UnknownModel
+from serve_app.auth import check_access, is_loopback
+from serve_app.callers import EVERYBODY, Caller, Callers
+from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
 from serve_app.errors_http import BodyTooLarge, error_body, plain_error
+from serve_app.keys import configured_keys
 from serve_app.metrics import Metrics
 from serve_app.responses import Desk, Generation, Json, outcome_code, refusal
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
@@ -47,13 +49,25 @@ class Surface:
     metrics: Metrics = field(default_factory=Metrics)
     started: int = field(default_factory=lambda: int(time.time()))
     desk: Desk = field(init=False)
+    callers: Callers | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.service, Admission(self.app.router.max_streams), self.metrics)
+        self.callers = Callers(configured_keys(self.app)) if self.app.access.keyed else None
 
-    def guard(self, request: Request) -> None:
+    def guard(self, request: Request, scope: Literal["api", "metrics"] = "api") -> Caller:
+        """Who asks. Raises AccessDenied where nobody may, or not this one."""
         headers = request.headers
+        if self.callers is not None:
+            return self.callers.identify(headers.getlist("authorization"), scope)
         check_access(self.app.access, self.http_host(), headers.get("host"), headers.get("origin"))
+        return EVERYBODY
+
+    def trusts(self, request: Request) -> bool:
+        """Whether it may see why an endpoint is not ready; where anybody may ask, reasons are for those with a key."""
+        if self.callers is None or is_loopback(self.http_host()):
+            return True
+        return self.callers.knows(request.headers.getlist("authorization"))
 
 
 def build_http_app(surface: Surface) -> Starlette:
@@ -79,15 +93,26 @@ def build_http_app(surface: Surface) -> Starlette:
     async def health(_: Request) -> Response:
         return Json({"status": "ok"})
 
-    async def ready(_: Request) -> Response:
-        state = surface.service.readiness()
-        endpoints = {name: {"ready": s.ready, "reason": s.reason} for name, s in state.endpoints.items()}
+    async def ready(request: Request) -> Response:
+        state, trusted = surface.service.readiness(), surface.trusts(request)
+        endpoints = {
+            name: {"ready": s.ready, "reason": s.reason} if trusted else {"ready": s.ready}
+            for name, s in state.endpoints.items()
+        }
         ready = state.ready and not surface.desk.admission.draining
         return Json({"ready": ready, "endpoints": endpoints}, 200 if ready else 503)
 
     async def metrics(request: Request) -> Response:
-        surface.guard(request)
+        surface.guard(request, "metrics")
         return Response(surface.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def no_route(request: Request, error: Exception) -> Response:
+        try:
+            if request.url.path.startswith("/v1"):
+                surface.guard(request)
+        except AccessDenied as denied:
+            return refusal(denied)
+        return _no_route(error)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -105,7 +130,7 @@ def build_http_app(surface: Surface) -> Starlette:
             Route("/ready", ready),
             Route("/metrics", metrics),
         ],
-        exception_handlers={DiscoError: _refused, HTTPException: _no_route, Exception: _failed},
+        exception_handlers={DiscoError: _refused, HTTPException: no_route, Exception: _failed},
     )
     # A redirect would be sent before the Host header it is made of was checked.
     app.router.redirect_slashes = False
@@ -117,8 +142,10 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     identity = request_id(request.headers.get("x-request-id"))
     live = surface.live()
     try:
-        surface.guard(request)
-        parsed = parse(await _read(request, live.limits.body_bytes), identity, _carrier(request), live)
+        caller = surface.guard(request)
+        parsed = parse(await _read(request, live.limits.body_bytes), identity, _carrier(request), live).granted(
+            caller.grant
+        )
     except ClientDisconnect:
         surface.metrics.failed("cancelled")
         return Response(status_code=400)
@@ -149,7 +176,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-async def _no_route(_: Request, error: Exception) -> Response:
+def _no_route(error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         message, code = "this method is not allowed here", "method_not_allowed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, 
 from serve_app.core.errors import InvalidRequest, Unsupported
 from serve_app.core.model import ChatPrompt, Message, Prompt, Sampling, TextPrompt, TokenPrompt
 from serve_app.settings import LimitSettings, LiveSettings
-from serve_app.streams import ClientRequest
+from serve_app.streams import ClientRequest, Grant
 
 MOST_STOPS = 4
 MOST_STOP_CHARACTERS = 256
@@ -77,6 +77,10 @@ class ParsedRequest:
     include_usage: bool
     report: bool
     ignored: tuple[str, ...]
+
+    def granted(self, grant: Grant) -> ParsedRequest:
+        """The same request by a caller who may do this."""
+        return replace(self, client=replace(self.client, grant=grant))
 
 
 def parse_chat(body: bytes, request_id: str, trace: dict[str, str], live: LiveSettings) -> ParsedRequest:

@@ -55,7 +55,7 @@ class StreamService:
     def open(self, request: ClientRequest) -> OpenStream:
         """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
         eligible = self._eligible(request)
-        span = self._telemetry.start_request(request.trace, request.request_id, request.model)
+        span = self._telemetry.start_request(request.trace, request.request_id, request.model, request.grant.key)
         return self._launch(request, eligible, span)
 
     def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:
@@ -186,7 +186,10 @@ class OpenStream:
         word: Literal["stop", "length"] = "length" if finish is FinishReason.LENGTH else "stop"
         exact = session.winner is not None and session.winner.info.counts_tokens
         usage = Usage(session.prompt_tokens, session.buffer.accepted, exact)
-        return Outcome(word, usage, build_report(session, self._costs, notional=self._notional))
+        report = build_report(session, self._costs, notional=self._notional)
+        if self._request.grant.key is not None:
+            report["key"] = self._request.grant.key
+        return Outcome(word, usage, report)
 
     async def aclose(self) -> None:
         """Stop every leg, settle the budget, end the spans. Idempotent."""

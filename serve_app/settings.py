@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from serve_app.access_settings import AccessSettings
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.engine_settings import EngineSettings
@@ -52,15 +53,6 @@ class ModelSettings(Settings):
     """One served name. Without endpoints, every configured endpoint may serve it."""
 
     endpoints: tuple[Name, ...] = ()
-
-
-class AccessSettings(Settings):
-    """Without keys the router serves loopback only, unless ``open`` says that anyone may use it."""
-
-    open: bool = False
-    allowed_hosts: tuple[str, ...] = Field(
-        default=("localhost", "127.0.0.1", "[::1]"), description="Values of the Host header, without the port."
-    )
 
 
 class TelemetrySettings(Settings):

@@ -44,14 +44,18 @@ class Telemetry:
             tracer = self._provider.get_tracer("disco-serve")
         self._tracer = tracer
 
-    def start_request(self, carrier: Mapping[str, str], request_id: str, model: str) -> RequestSpan:
-        """``carrier`` holds the client's W3C trace context, if it sent one."""
+    def start_request(
+        self, carrier: Mapping[str, str], request_id: str, model: str, key: str | None = None
+    ) -> RequestSpan:
+        """``carrier`` holds the client's W3C trace context, if it sent one. ``key``: the name of the caller's."""
         attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "disco",
             "gen_ai.request.model": model,
             "disco.request_id": request_id,
         }
+        if key is not None:
+            attributes["disco.key"] = key
         parent = _PROPAGATOR.extract(dict(carrier), otel_context.Context())
         span = self._tracer.start_span(f"chat {model}", parent, SpanKind.SERVER, attributes)
         return RequestSpan(self._tracer, span)

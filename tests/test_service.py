@@ -9,9 +9,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from serve_app.core.errors import DiscoError, InvalidRequest, PromptTooLong, UnknownModel
+from serve_app.core.errors import AccessDenied, DiscoError, InvalidRequest, PromptTooLong, UnknownModel
 from serve_app.core.model import Pin, TextPrompt, TokenPrompt
 from serve_app.settings import TelemetrySettings
+from serve_app.streams import Grant
 from serve_app.telemetry import Telemetry
 from tests.support.local_service import LocalService, local_service
 from tests.support.virtual_loop import run_virtual
@@ -87,6 +88,20 @@ def test_named_endpoints_are_never_left() -> None:
         return report["eligible"], {leg["endpoint"] for leg in report["legs"]}
 
     assert serve(play) == (["phone"], {"phone"})
+
+
+def test_what_a_key_allows_is_never_left_and_the_report_names_the_key() -> None:
+    async def play(local: LocalService) -> dict[str, Any]:
+        return (await local.ask(5, 0, grant=Grant("alice", Pin.DEVICE_ONLY)))[1].report
+
+    report = serve(play)
+    assert (report["key"], report["eligible"], {leg["endpoint"] for leg in report["legs"]}) == (
+        "alice",
+        ["phone"],
+        {"phone"},
+    )
+    denied = refusal(grant=Grant("alice", Pin.DEVICE_ONLY), model="cloud-model")
+    assert isinstance(denied, AccessDenied)
 
 
 def test_a_request_may_forbid_migration() -> None:
@@ -194,7 +209,7 @@ def test_one_trace_with_a_span_for_the_request_each_leg_and_each_engine() -> Non
         for owner, exporter in zip(owners, exporters, strict=True):
             owner._telemetry = Telemetry(TelemetrySettings(), "test", exporter)
         parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-        _, outcome = await local.ask(5, 0, trace=parent, prompt=TextPrompt(CANARY))
+        _, outcome = await local.ask(5, 0, trace=parent, prompt=TextPrompt(CANARY), grant=Grant("alice"))
         assert len(outcome.report["legs"]) == 3
         for owner in owners:
             owner._telemetry.shutdown()
@@ -209,4 +224,5 @@ def test_one_trace_with_a_span_for_the_request_each_leg_and_each_engine() -> Non
     assert attributes["gen_ai.request.model"] == "disco"
     assert attributes["gen_ai.usage.output_tokens"]
     assert attributes["disco.migrations"] == 1
+    assert attributes["disco.key"] == "alice"
     assert CANARY not in "".join(span.to_json() for span in spans)

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +39,7 @@ class ChatOptions:
     pin: str | None = None
     rate: float | None = None
     delivery: str | None = None
+    key: str | None = field(default=None, repr=False)
     report: bool = True
     as_json: bool = False
 
@@ -89,7 +90,7 @@ async def _converse(options: ChatOptions, write: Write) -> dict[str, Any] | None
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
     # The user's proxy settings are for the Internet, not for a server on this machine.
     trust_env = not is_loopback(urlsplit(base).hostname or "")
-    async with aiohttp.ClientSession(timeout=timeout, trust_env=trust_env) as session:
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=trust_env, headers=_headers(options)) as session:
         model = options.model or await _first_model(session, base)
         async with _answer(session, "POST", f"{base}/v1/chat/completions", _body(options, model)) as response:
             return await _read(response, write)
@@ -106,6 +107,14 @@ def _base(options: ChatOptions) -> str:
     if not valid:
         raise ChatFailed("--url: must be like http://127.0.0.1:8000", BAD_INPUT)
     return options.url.rstrip("/").removesuffix("/v1")
+
+
+def _headers(options: ChatOptions) -> dict[str, str]:
+    if options.key is None:
+        return {}
+    if not options.key.isascii() or not options.key.isprintable():
+        raise ChatFailed("--key: no API key has such characters", BAD_INPUT)
+    return {"Authorization": f"Bearer {options.key}"}
 
 
 def _body(options: ChatOptions, model: str) -> dict[str, Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from serve_app.auth import is_loopback
 from serve_app.cli.engines import engine_problems
 from serve_app.core.model import EndpointKind
+from serve_app.keys import BadKeys, configured_keys
 from serve_app.settings import AppSettings, LiveSettings, explain
+from serve_app.strict_yaml import NotYaml, read_yaml
 
 IMPORT_PATH: Final = "serve_app.app:build_app"
 ROUTER: Final = "DiscoRouter"
@@ -55,11 +56,9 @@ def load(name: str, port: int | None = None) -> Configuration:
     """
     text = _read(name)
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that also refuses duplicate keys
-    except yaml.YAMLError as error:
-        raise BadConfiguration(name, (_yaml_problem(error),)) from None
-    except RecursionError:
-        raise BadConfiguration(name, ("the file is nested too deeply",)) from None
+        document = read_yaml(text)
+    except NotYaml as error:
+        raise BadConfiguration(name, (str(error),)) from None
     if not isinstance(document, dict):
         raise BadConfiguration(name, ("the file must be a mapping with `applications:`, as `serve run` takes it",))
     if port is not None and isinstance(document.get("http_options", {}), dict):
@@ -136,11 +135,17 @@ def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str,
                 f"{ROUTER}.user_config.policy.name: {policy}, but no endpoint is of kind {kind.value}; "
                 "add one or use disco"
             )
-    if host is not None and not is_loopback(host) and not app.access.open:
-        problems.append(
-            f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a key; "
-            "use 127.0.0.1, or say `access: {open: true}` in applications.0.args if anyone may use it"
-        )
+    try:
+        keys = configured_keys(app)
+    except BadKeys as error:
+        problems += [f"applications.0.args.{problem}" for problem in error.problems]
+    else:
+        if not keys and host is not None and not is_loopback(host) and not app.access.open:
+            problems.append(
+                f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a "
+                "key; use 127.0.0.1, or add access.keys to applications.0.args (`disco key new NAME` makes one), or "
+                "say `access: {open: true}` there if anyone may use it"
+            )
     return problems
 
 
@@ -214,25 +219,3 @@ def _unknown(value: dict[str, Any], model: type[BaseModel], path: str) -> list[s
     return [
         f"{path}{key}: unknown key; check the spelling or remove it" for key in value if key not in model.model_fields
     ]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys without a word; here that is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value} appears twice", key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or "this is not YAML"
-    return f"line {mark.line + 1}, column {mark.column + 1}: {what}" if mark is not None else str(what)

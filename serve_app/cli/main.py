@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from serve_app.cli.convert import convert
 from serve_app.cli.exits import BAD_INPUT, FAILED
+from serve_app.cli.keys import keys
 from serve_app.cli.supervisor import supervise
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
 app.add_typer(models, name="model")
+app.add_typer(keys, name="key")
 
 ConfigArgument = Annotated[str, typer.Argument(help="A file, or a shipped configuration: disco, simulated.")]
 
@@ -63,6 +65,7 @@ def chat(
     pin: Annotated[Optional[str], typer.Option(help="device_only or cloud_only.")] = None,  # noqa: UP045
     rate: Annotated[Optional[float], typer.Option(help="Tokens per second that you read.")] = None,  # noqa: UP045
     delivery: Annotated[Optional[str], typer.Option(help="eager or paced.")] = None,  # noqa: UP045
+    key: Annotated[Optional[str], typer.Option(envvar="DISCO_API_KEY", help="An API key of the service.")] = None,  # noqa: UP045
     report: Annotated[bool, typer.Option(help="Say afterwards what happened.")] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
 ) -> None:
@@ -78,6 +81,7 @@ def chat(
         pin=pin,
         rate=rate,
         delivery=delivery,
+        key=key,
         report=report,
         as_json=json,
     )

@@ -161,7 +161,7 @@ def announce(configuration: Configuration, url: str, state: ready.Readiness, ela
     for name, reason in state.waiting.items():
         console.print(f"  [yellow]not ready yet:[/] {escape(name)}: {escape(reason)}", highlight=False)
     console.print("Try it, from another terminal:", highlight=False)
-    console.out(curl(url, model), highlight=False)
+    console.out(curl(url, model, keyed=configuration.app.access.keyed), highlight=False)
     console.out(f'or: {disco()} chat --url {url} "Why is the sky blue?"', highlight=False)
 
 
@@ -173,12 +173,13 @@ def disco(program: Path = PROGRAM) -> str:
     return shlex.quote(str(program))
 
 
-def curl(url: str, model: str) -> str:
-    """A command that streams, ready to be pasted."""
+def curl(url: str, model: str, *, keyed: bool = False) -> str:
+    """A command that streams, ready to be pasted. ``keyed``: the key is in DISCO_API_KEY, where `disco chat` looks."""
     question = {"role": "user", "content": "Why is the sky blue?"}
     body = {"model": model, "stream": True, "max_tokens": 64, "disco": {"report": True}, "messages": [question]}
     data = shlex.quote(json.dumps(body))
-    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {data}"
+    key = ' -H "Authorization: Bearer $DISCO_API_KEY"' if keyed else ""
+    return f"curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {data}"
 
 
 def main(arguments: Sequence[str]) -> int:

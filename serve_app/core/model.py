@@ -24,6 +24,10 @@ class Pin(StrEnum):
     DEVICE_ONLY = "device_only"
     CLOUD_ONLY = "cloud_only"
 
+    @property
+    def kind(self) -> EndpointKind:
+        return EndpointKind.DEVICE if self is Pin.DEVICE_ONLY else EndpointKind.CLOUD
+
 
 class ContinuesBy(StrEnum):
     """How an endpoint can carry on a text that another one began."""

@@ -22,6 +22,7 @@ class Scripted:
     """What the server was asked; ``left`` is set when a client goes before its answer is complete."""
 
     url: str = ""
+    keys: list[str | None] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
 
@@ -33,6 +34,7 @@ def scripted_server(answer: Answer, models: Any = MODELS, host: str = "127.0.0.1
     loop = asyncio.new_event_loop()
 
     async def chat(request: web.Request) -> web.StreamResponse:
+        state.keys.append(request.headers.get("authorization"))
         state.bodies.append(await request.json())
         try:
             return await answer(request)
@@ -40,7 +42,8 @@ def scripted_server(answer: Answer, models: Any = MODELS, host: str = "127.0.0.1
             state.left.set()
             raise
 
-    async def list_models(_: web.Request) -> web.StreamResponse:
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        state.keys.append(request.headers.get("authorization"))
         return web.json_response(models)
 
     async def main() -> None:

@@ -260,3 +260,22 @@ def test_ctrl_c_closes_the_stream() -> None:
     with scripted_server(answer) as scripted:
         assert chat(replace(PLAIN, url=scripted.url), console) == INTERRUPTED
         assert scripted.left.wait(10)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "sent"), [(None, None), ("sk-disco-x", "Bearer sk-disco-x")])
+def test_the_key_goes_with_every_request(key: str | None, sent: str | None) -> None:
+    console, _ = page()
+    with scripted_server(stream(chunk("Hi", "phone"), end(REPORT))) as scripted:
+        assert chat(replace(PLAIN, url=scripted.url, key=key), console) == OK
+    assert scripted.keys == [sent, sent]
+
+
+@pytest.mark.parametrize("key", ["a\nb", "schlüssel"])
+def test_what_can_be_no_key_is_not_sent_and_not_shown(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = replace(PLAIN, key=key)
+    assert ask(stream(end(REPORT)), options)[0] == BAD_INPUT
+    assert "--key" in capsys.readouterr().err
+    assert key not in repr(options)

@@ -218,6 +218,23 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "no host": (lambda d: d["http_options"].pop("host"), "http_options.host", "127.0.0.1"),
     "no HTTP options": (lambda d: d.pop("http_options"), "http_options.host", "127.0.0.1"),
     "open host": (lambda d: d["http_options"].update(host="0.0.0.0"), "http_options.host", "access: {open: true}"),
+    "a key that is shown": (
+        lambda d: application(d)["args"].update(access={"keys": {"alice": {"sha256": "canary"}}}),
+        f"{ARGS}.access.keys.alice.sha256",
+        "pattern",
+    ),
+    "a key for an endpoint that is not there": (
+        lambda d: application(d)["args"].update(
+            access={"keys": {"alice": {"sha256": "0" * 64, "endpoints": ["moon"]}}}
+        ),
+        f"{ARGS}.access.keys.alice.endpoints",
+        "known: cloud, phone",
+    ),
+    "a file of keys that is not there": (
+        lambda d: application(d)["args"].update(access={"keys_file": "/nowhere/keys.yaml"}),
+        f"{ARGS}.access.keys_file",
+        "No such file",
+    ),
     "host by name": (
         lambda d: d["http_options"].update(host="here.example"),
         "http_options.host",
@@ -285,10 +302,11 @@ def test_a_problem_does_not_quote_the_value(change: Change, tmp_path: Path) -> N
     assert "canary" not in line
 
 
-def test_anyone_may_be_let_in_on_purpose(tmp_path: Path) -> None:
+@pytest.mark.parametrize("access", [{"open": True}, {"keys": {"alice": {"sha256": "0" * 64}}}])
+def test_the_network_may_be_let_in_on_purpose(tmp_path: Path, access: dict[str, Any]) -> None:
     document = simulated()
     document["http_options"]["host"] = "0.0.0.0"
-    application(document)["args"]["access"] = {"open": True}
+    application(document)["args"]["access"] = access
     path = tmp_path / "it.yaml"
     path.write_text(yaml.safe_dump(document))
     assert load(str(path)).host == "0.0.0.0"

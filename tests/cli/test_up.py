@@ -145,6 +145,12 @@ def test_the_curl_can_be_pasted(model: str) -> None:
     assert (body["stream"], body["disco"]) == (True, {"report": True})
 
 
+def test_the_curl_takes_the_key_from_the_environment() -> None:
+    words = shlex.split(curl(URL, "disco", keyed=True))
+    assert words[3:5] == ["-H", "Authorization: Bearer $DISCO_API_KEY"]
+    assert '"Authorization: Bearer $DISCO_API_KEY"' in curl(URL, "disco", keyed=True), "where a shell fills it in"
+
+
 def with_model(model: str) -> Configuration:
     configuration = load("simulated")
     return replace(configuration, app=AppSettings(endpoints=configuration.app.endpoints, models={model: {}}))

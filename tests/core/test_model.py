@@ -16,6 +16,7 @@ from serve_app.core.model import (
     Handoff,
     Message,
     Pace,
+    Pin,
     Receipt,
     Sampling,
     TokenChunk,
@@ -46,3 +47,10 @@ def test_pickling_loses_nothing(value: object) -> None:
 def test_packed_ids_come_back() -> None:
     assert Handoff("", 2, array("i", (7, 70_000)).tobytes()).token_ids == (7, 70_000)
     assert Handoff("text", 2).token_ids is None
+
+
+def test_a_pin_is_a_promise_about_one_kind() -> None:
+    assert {pin: pin.kind for pin in Pin} == {
+        Pin.DEVICE_ONLY: EndpointKind.DEVICE,
+        Pin.CLOUD_ONLY: EndpointKind.CLOUD,
+    }

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_app.access_settings import AccessSettings
 from serve_app.admission import Admission, request_id
 from serve_app.auth import check_access, is_loopback
 from serve_app.core import errors
 from serve_app.core.errors import AccessDenied, DiscoError, Overloaded
 from serve_app.errors_http import BodyTooLarge, error_body, error_headers, status_of
-from serve_app.settings import AccessSettings
 from tests.http.fakes import CANARY
 
 CLOSED = AccessSettings()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from serve_app.access_settings import AccessSettings
 from serve_app.core import errors
 from serve_app.core.model import ChatPrompt, Message, TextPrompt
-from serve_app.settings import AccessSettings
 from serve_app.streams import EndpointState, Readiness
 from tests.http.fakes import (
     CANARY,

@@ -1,0 +1,74 @@
+"""Who may use the router: the part of ``settings``' tree under ``access``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from serve_app.core.model import Pin
+from serve_app.fields import Name, Settings
+
+_KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
+
+
+def is_key_name(value: object) -> bool:
+    """Too short for a key that `disco key new` made, so that no key is shown where its name should be."""
+    return isinstance(value, str) and _KEY_NAME.fullmatch(value) is not None
+
+
+def _named(keys: Any) -> Any:
+    if isinstance(keys, dict) and not all(is_key_name(name) for name in keys):
+        raise ValueError("each key needs a name: a plain word of up to 32 characters, and never the key itself")
+    return keys
+
+
+def _absolute(path: str) -> str:
+    if not Path(path).expanduser().is_absolute():
+        raise ValueError("must be an absolute path, on the router's node")
+    return path
+
+
+class KeySettings(Settings):
+    """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it.
+
+    ``pin`` and ``endpoints`` narrow every request that comes with it.
+    """
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the key's text, in hex; see `disco key new`.")
+    scope: Literal["api", "metrics"] = Field(default="api", description="What it opens: /v1, or /metrics.")
+    pin: Pin | None = None
+    endpoints: tuple[Name, ...] = Field(default=(), description="The only ones it may use; empty: any.")
+
+
+Keys = Annotated[dict[str, KeySettings], BeforeValidator(_named)]
+
+
+class AccessSettings(Settings):
+    """Without keys the router serves loopback only, unless ``open`` says that anyone may use it.
+
+    With keys, everything under /v1 needs one, and the router may listen anywhere.
+    """
+
+    open: bool = False
+    allowed_hosts: tuple[str, ...] = Field(
+        default=("localhost", "127.0.0.1", "[::1]"),
+        description="Values of the Host header, without the port. Not looked at with keys.",
+    )
+    keys: Keys = Field(default_factory=dict, description="By name.")
+    keys_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        default=None,
+        description="A YAML file like ``keys``, closed to strangers; read at the start.",
+    )
+
+    @property
+    def keyed(self) -> bool:
+        return bool(self.keys) or self.keys_file is not None
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> AccessSettings:
+        if self.open and self.keyed:
+            raise ValueError("open and keys contradict each other; remove one of them")
+        return self

@@ -1,0 +1,130 @@
+"""API keys: made, configured and recognised. Nothing here keeps a key, only its SHA-256.
+
+A key has 256 random bits, so there is no dictionary to try and a fast hash is as good as a slow one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from serve_app.access_settings import Keys, KeySettings
+from serve_app.core.errors import InvalidKey
+from serve_app.private_files import NotPrivate, require_private
+from serve_app.settings import AppSettings, explain
+from serve_app.strict_yaml import NotYaml, read_yaml
+
+#: What scanners for leaked secrets may look for.
+PREFIX = "sk-disco-"
+_RANDOM_BYTES = 32
+_MOST_BYTES = 2**20
+_KEYS: TypeAdapter[dict[str, KeySettings]] = TypeAdapter(Keys)
+
+
+class BadKeys(ValueError):
+    """``problems``: one line each, with the field's path below the application's ``args`` and the remedy."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def new_key() -> str:
+    return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def sha256_of(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+class Keyring:
+    """Recognises keys. Every known one is compared in constant time, whichever it is."""
+
+    def __init__(self, keys: Mapping[str, KeySettings]) -> None:
+        self._known = [(bytes.fromhex(settings.sha256), name) for name, settings in keys.items()]
+
+    def recognise(self, authorization: Sequence[str]) -> str:
+        """The name of the key in the values of the Authorization header. Raises InvalidKey, which never quotes them."""
+        scheme, _, token = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
+        token = token.strip(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise InvalidKey("an API key is needed here; send the header `Authorization: Bearer KEY`")
+        # Headers arrive as Latin-1.
+        digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()
+        found = None
+        for known, name in self._known:
+            if hmac.compare_digest(known, digest):
+                found = name
+        if found is None:
+            raise InvalidKey("this API key is not known here; ask the operator for one")
+        return found
+
+
+def configured_keys(app: AppSettings) -> dict[str, KeySettings]:
+    """Those of ``access.keys`` and of ``access.keys_file`` together, by name. Raises BadKeys."""
+    access = app.access
+    sources = {"access.keys": access.keys}
+    if access.keys_file is not None:
+        sources["access.keys_file"] = _read(Path(access.keys_file).expanduser())
+    problems: list[str] = []
+    keys: dict[str, KeySettings] = {}
+    for where, some in sources.items():
+        for name, settings in some.items():
+            problems += [f"{where}.{name}.{problem}" for problem in _problems(settings, app)]
+            if name in keys:
+                problems.append(f"{where}.{name}: there is another key of this name; choose another name")
+            if any(settings.sha256 == other.sha256 for other in keys.values()):
+                problems.append(f"{where}.{name}.sha256: another name has the same key; make one for each")
+            keys[name] = settings
+    if problems:
+        raise BadKeys(tuple(problems))
+    return keys
+
+
+def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
+    """What a key's settings promise and this application cannot keep."""
+    known = ", ".join(app.endpoints)
+    problems = [
+        f"endpoints: no endpoint named {name!r}; known: {known}"
+        for name in settings.endpoints
+        if name not in app.endpoints
+    ]
+    pin, allowed = settings.pin, settings.endpoints or tuple(app.endpoints)
+    if not problems and pin is not None and all(app.endpoints[name].kind is not pin.kind for name in allowed):
+        problems.append(f"pin: {pin.value} leaves none of the endpoints {', '.join(allowed)}; change one of the two")
+    return problems
+
+
+def _read(path: Path) -> dict[str, KeySettings]:
+    try:
+        document = read_yaml(_read_private(path))
+        keys = _KEYS.validate_python(document)
+    except ValidationError as error:
+        raise BadKeys(tuple(f"access.keys_file: {line}" for line in explain(error, document))) from None
+    except UnicodeDecodeError:
+        raise BadKeys(("access.keys_file: the file is not UTF-8 text",)) from None
+    except (NotPrivate, NotYaml) as error:
+        raise BadKeys((f"access.keys_file: {error}",)) from None
+    except OSError as error:
+        raise BadKeys((f"access.keys_file: {error.strerror}",)) from None
+    if not keys:
+        raise BadKeys(("access.keys_file: holds no key; `disco key new NAME` makes one",))
+    return keys
+
+
+def _read_private(path: Path) -> str:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), encoding="utf-8") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise NotPrivate("must be a plain file")
+        require_private(status)
+        if status.st_size > _MOST_BYTES:
+            raise NotPrivate(f"larger than {_MOST_BYTES} bytes")
+        return file.read()
