@@ -22,18 +22,21 @@ from serve_app.sim import charts, plots, shipped
 from serve_app.sim.ablation import Saving, Scope, ablate
 from serve_app.sim.agreement import Agreement, compare
 from serve_app.sim.arrivals import poisson, rescaled
+from serve_app.sim.overhead import measure
 from serve_app.sim.public import load_folder
 from serve_app.sim.rows import Case
 from serve_app.sim.study import Queueing, Scenario, queueing, steps, study
 from serve_app.sim.suite import arrival_patterns, cases, run
 from serve_app.sim.tables import BadInput
 from serve_app.sim.traces import LengthTrace, ServiceTrace
-from serve_app.sim.verdicts import judge
+from serve_app.sim.verdicts import judge, judge_overhead
 
 SUITES: Final = ("paper",)
 BUDGETS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 #: Requests of a queueing replay and of an exact one, at most; and of the moves.
 _QUEUED, _EXACT, _MOVED = 20_000, 2_000, 2_000
+#: TTFTs, and as many lengths, from which the suite's scheduling overhead is measured.
+_SAMPLES: Final = 100_000
 #: Prices at which moves are shown.
 _PRICES: Final = "gpt-4o-mini"
 _RATIO: Final = {Regime.DEVICE_CONSTRAINED: 10.0, Regime.SERVER_CONSTRAINED: 0.05}
@@ -173,7 +176,7 @@ def _suite(options: SimulateOptions, console: Console) -> int:
     console.print(f"{len(chosen)} cases of {len(services)} services from {where}", highlight=False, soft_wrap=True)
     with _progress("evaluating", len(chosen)) as step:
         results = run(chosen, options.splits, options.jobs, lambda _: step())
-    lines = judge(results.rows, results.joint, results.savings)
+    lines = judge(results.rows, results.joint, results.savings) + judge_overhead(measure(_SAMPLES), _SAMPLES)
     queued = arrival_patterns(services, prompts, options.data, options.seed)
     console.print(view.verdicts(lines))
     console.print(view.queues(queued))

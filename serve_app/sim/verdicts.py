@@ -13,6 +13,7 @@ from serve_app.core.migration import MigrationMode
 from serve_app.sim.ablation import READER, Manner, Saving
 from serve_app.sim.joint import JointRow
 from serve_app.sim.judge import Reading
+from serve_app.sim.overhead import Overhead
 from serve_app.sim.policies import DEFAULT, DISCO_D, DISCO_D_01, DISCO_D_STAR, DISCO_S, DISCO_S_MEAN, DISCO_S_STAR
 from serve_app.sim.rows import Figures, Row
 
@@ -223,6 +224,26 @@ def _reader(savings: Sequence[Saving], manner: str, most_late: float, longest: f
         f"{late:.2f}, {gap:.2f}/r_c{named}",
         late <= most_late and gap <= longest,
     )
+
+
+# --- scheduling -----------------------------------------------------------------------------------------------------
+
+#: Seconds of a refit, and of a decision, at most.
+_REFIT, _DECISION = 1e-3, 5e-6
+
+
+def judge_overhead(measured: Sequence[Overhead], samples: int) -> list[Line]:
+    """CPU time, each policy fitted to ``samples`` raw TTFTs and as many lengths."""
+    return [
+        Line(
+            "overhead",
+            f"{one.policy}: refit from {samples:,} raw TTFTs and lengths, and a decision",
+            f"<= {_REFIT * 1e3:g} ms, <= {_DECISION * 1e6:g} us",
+            f"{one.refit * 1e3:.2f} ms, {one.decision * 1e6:.1f} us",
+            one.refit <= _REFIT and one.decision <= _DECISION,
+        )
+        for one in measured
+    ]
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
