@@ -90,8 +90,6 @@ class Figures:
 class Row:
     """``server_mean``: E[T_s]; ``fixed``: c + 1 / decode, the part of T_d that does not grow; seconds.
 
-    useful: largest share of tokens that can shorten the mean, in hindsight.
-
     slower_than_peer: lower end of the interval by which a policy's mean exceeds its peer's (``PEERS``), seconds.
     """
 
@@ -103,7 +101,6 @@ class Row:
     budget: float
     server_mean: float
     fixed: float
-    useful: float
     figures: Mapping[str, Figures]
     slower_than_peer: Mapping[str, float]
 
@@ -135,7 +132,6 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
         budget=budget,
         server_mean=float(case.service.ttft.mean()),
         fixed=case.device.intercept,
-        useful=float(np.mean([bench.optimum.share[-1] for bench in benches])),
         figures={
             name: _figures(benches, plays, draws if name == DEFAULT[case.regime] else None)
             for name, plays in played.items()

@@ -133,10 +133,10 @@ def _static_spend(rows: Sequence[Row]) -> list[Line]:
         if not excess.size:
             continue
         subject = f"static spend, {regime.value}"
-        used = np.array([row.useful >= row.budget for row, _ in found])
-        bias = float(excess[used].mean()) if used.any() else float("nan")
-        claim = f"{policy}: bias where the budget has use ({used.sum()} rows)"
-        lines.append(Line(subject, claim, "within 1 point", f"{bias * 100:+.2f} points", abs(bias) <= 0.01))
+        by_row = excess.mean(axis=1) * 100
+        bias, low, high = float(by_row.mean()), float(by_row.min()), float(by_row.max())
+        figure = f"{bias:+.2f} points (rows: {low:+.2f} to {high:+.2f})"
+        lines.append(Line(subject, f"{policy}: bias over rows and splits", "within 1 point", figure, abs(bias) <= 1))
         for over, share in ((0.05, 0.80), (0.10, 0.95)):
             claim = f"{policy}: splits that spend at most b + {over:.2f}"
             lines.append(_at_least(subject, claim, share, float((excess <= over).mean())))
@@ -144,7 +144,8 @@ def _static_spend(rows: Sequence[Row]) -> list[Line]:
 
 
 def _ranges(rows: Sequence[Row]) -> list[Line]:
-    """Averaged over budgets and devices, then the median over services; the devices as reported, without overhead."""
+    """Averaged over budgets and devices, then the median over services; judged on the devices as reported, without
+    overhead, and shown over all overheads as well."""
     lines = []
     targets: list[tuple[str, Reading, str, Callable[[Figures], float], float]] = [
         (policy, reading, what, cut, target)
@@ -156,14 +157,22 @@ def _ranges(rows: Sequence[Row]) -> list[Line]:
         for what, cut, target in (("mean", _mean_cut(reading), mean), ("P99", _p99_cut(reading), tail))
     ]
     for policy, reading, what, cut, target in targets:
-        by_service: dict[str, list[float]] = {}
-        for row, figures in _of(rows, policy):
-            if row.prompts == "alpaca" and row.overhead == 0:
-                by_service.setdefault(row.service, []).append(cut(figures))
-        cuts = [float(np.mean(values)) for values in by_service.values()]
+        alpaca = [(row, cut(figures)) for row, figures in _of(rows, policy) if row.prompts == "alpaca"]
+        judged, everywhere = (
+            _median_of_services((row, c) for row, c in alpaca if row.overhead == 0),
+            _median_of_services(alpaca),
+        )
         claim = f"{policy}: {what} TTFT cut against {reading.value} chance, alpaca"
-        lines.append(_at_least("paper's ranges", claim, target, _quantile(cuts, 0.5)))
+        figure = f"{judged:.1%} (all overheads: {everywhere:.1%})"
+        lines.append(Line("paper's ranges", claim, f">= {target:.0%}", figure, judged >= target))
     return lines
+
+
+def _median_of_services(found: Iterable[tuple[Row, float]]) -> float:
+    by_service: dict[str, list[float]] = {}
+    for row, value in found:
+        by_service.setdefault(row.service, []).append(value)
+    return _quantile([float(np.mean(values)) for values in by_service.values()], 0.5)
 
 
 def _mean_cut(reading: Reading) -> Callable[[Figures], float]:

@@ -95,7 +95,7 @@ def row(regime: Regime, slower: float = -1.0, **by_name: Figures) -> Row:
     named = {DISCO_D_STAR: "star", DISCO_S_STAR: "star", DISCO_D: "paper", DISCO_S: "paper"}
     held = {name: by_name.get(named.get(name, ""), value) for name, value in default.items()}
     peers = {DISCO_S_STAR: slower} if regime is Regime.SERVER_CONSTRAINED else {}
-    return Row("made-up", "phone", 0.7, "alpaca", regime, 0.3, 0.5, 0.9, 1.0, held, peers)
+    return Row("made-up", "phone", 0.7, "alpaca", regime, 0.3, 0.5, 0.9, held, peers)
 
 
 def verdict(lines: list[Line], *words: str) -> Line:
