@@ -1,4 +1,4 @@
-"""Who may use the router: the part of ``settings``' tree under ``access``."""
+"""Who may use the router, and how much: the part of ``settings``' tree under ``access``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from serve_app.core.model import Pin
-from serve_app.fields import Name, Settings
+from serve_app.fields import Amount, Name, Settings
 
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
 
@@ -31,16 +31,30 @@ def _absolute(path: str) -> str:
     return path
 
 
-class KeySettings(Settings):
-    """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it.
+class KeyLimits(Settings):
+    """What a caller may do. A limit that is null does not apply.
 
-    ``pin`` and ``endpoints`` narrow every request that comes with it.
+    ``pin`` and ``endpoints`` narrow every request. Each router replica counts streams and requests by itself; budgets
+    are shared through ``spending_folder``.
     """
+
+    pin: Pin | None = None
+    endpoints: tuple[Name, ...] = Field(default=(), description="The only ones it may use; empty: any.")
+    streams: int | None = Field(default=None, ge=1, description="Answers under way at once.")
+    requests_per_minute: int | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
+    usd_per_day: Amount | None = Field(default=None, description="By the report's cost_usd; days are UTC's.")
+    usd: Amount | None = Field(default=None, description="Since the first request.")
+
+    @property
+    def budgeted(self) -> bool:
+        return self.usd is not None or self.usd_per_day is not None
+
+
+class KeySettings(KeyLimits):
+    """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the key's text, in hex; see `disco key new`.")
     scope: Literal["api", "metrics"] = Field(default="api", description="What it opens: /v1, or /metrics.")
-    pin: Pin | None = None
-    endpoints: tuple[Name, ...] = Field(default=(), description="The only ones it may use; empty: any.")
 
 
 Keys = Annotated[dict[str, KeySettings], BeforeValidator(_named)]
@@ -59,8 +73,10 @@ class AccessSettings(Settings):
     )
     keys: Keys = Field(default_factory=dict, description="By name.")
     keys_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
-        default=None,
-        description="A YAML file like ``keys``, closed to strangers; read at the start.",
+        default=None, description="A YAML file like ``keys``, closed to strangers; read at the start."
+    )
+    spending_folder: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        default=None, description="Where it is written down what each key has spent."
     )
 
     @property

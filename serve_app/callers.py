@@ -1,33 +1,111 @@
-"""Who sends a request, by its API key, and what that key allows."""
+"""Who sends a request, by its API key, and how much of what the key allows is left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
-from serve_app.access_settings import KeySettings
-from serve_app.core.errors import AccessDenied, InvalidKey
-from serve_app.keys import Keyring
+from serve_app.access_settings import KeyLimits, KeySettings
+from serve_app.core.errors import AccessDenied, InvalidKey, QuotaExceeded, RateLimited
+from serve_app.keys import BadKeys, Keyring, configured_keys
+from serve_app.private_files import NotPrivate
+from serve_app.settings import AppSettings
+from serve_app.spending import SpendingFile
 from serve_app.streams import Grant
+
+_MINUTE = 60.0
+_DOORS = {"api": "/v1", "metrics": "/metrics"}
+
+
+class RateWindow:
+    """At most ``limit`` requests in any 60 seconds."""
+
+    def __init__(self, limit: int) -> None:
+        self._taken: deque[float] = deque(maxlen=limit)
+
+    def take(self, now: float) -> float:
+        """0, and the request counts; or the seconds until one may be sent. ``now``: seconds of a monotonic clock."""
+        full = len(self._taken) == self._taken.maxlen
+        if full and (wait := self._taken[0] + _MINUTE - now) > 0:
+            return wait
+        self._taken.append(now)
+        return 0.0
 
 
 class Caller:
-    """Whoever has one key, or, where there are no keys, everybody."""
+    """Whoever has one key; without a name, everybody where there are no keys. Requests it had refused do not count."""
 
-    def __init__(self, name: str | None = None, settings: KeySettings | None = None) -> None:
-        self.scope = settings.scope if settings else None
-        self.grant = Grant(name, settings.pin, settings.endpoints) if settings else Grant()
+    def __init__(
+        self,
+        name: str | None,
+        limits: KeyLimits,
+        spending: SpendingFile | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.grant = Grant(name, limits.pin, limits.endpoints)
+        self._limits = limits
+        self._spending = spending
+        self._window = RateWindow(limits.requests_per_minute) if limits.requests_per_minute else None
+        self._now = now
+        self._running = 0
+
+    def enter(self) -> None:
+        """One more request. Raises QuotaExceeded or RateLimited; what it costs nobody knows before its end."""
+        self._check_budget()
+        if self._window is not None and (wait := self._window.take(self._now())) > 0:
+            most = self._limits.requests_per_minute
+            raise RateLimited(f"this key may send {most} requests per minute; wait before the next one", wait)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Held as long as the answer is under way. Raises RateLimited."""
+        limit = self._limits.streams
+        if limit is not None and self._running >= limit:
+            raise RateLimited(f"this key may have {limit} answers under way at once; wait for one to end")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def charge(self, usd: float) -> None:
+        """What one request has cost, however it ended."""
+        if self._spending is not None and self.grant.key is not None:
+            self._spending.add(self.grant.key, usd)
+
+    def _check_budget(self) -> None:
+        limits = self._limits
+        if self._spending is None or self.grant.key is None or not limits.budgeted:
+            return
+        spent = self._spending.spent(self.grant.key)
+        if limits.usd is not None and spent.total >= limits.usd:
+            raise QuotaExceeded(f"this key has spent its {limits.usd:g} USD; ask the operator for more")
+        if limits.usd_per_day is not None and spent.today >= limits.usd_per_day:
+            raise QuotaExceeded(
+                f"this key has spent its {limits.usd_per_day:g} USD of today; the next day begins at midnight UTC",
+                spent.until_tomorrow,
+            )
 
 
-EVERYBODY = Caller()
+EVERYBODY = Caller(None, KeyLimits())
 
 
 class Callers:
     """All who have a key."""
 
-    def __init__(self, keys: Mapping[str, KeySettings]) -> None:
+    def __init__(self, keys: Mapping[str, KeySettings], spending: SpendingFile | None = None) -> None:
         self._keyring = Keyring(keys)
-        self._callers = {name: Caller(name, settings) for name, settings in keys.items()}
+        self._spending = spending
+        self._scopes = {name: settings.scope for name, settings in keys.items()}
+        self._callers = {name: Caller(name, settings, spending) for name, settings in keys.items()}
+
+    def close(self) -> None:
+        if self._spending is not None:
+            self._spending.close()
 
     def knows(self, authorization: Sequence[str]) -> bool:
         try:
@@ -38,8 +116,22 @@ class Callers:
 
     def identify(self, authorization: Sequence[str], scope: Literal["api", "metrics"] = "api") -> Caller:
         """``authorization``: the header's values. Raises InvalidKey, and AccessDenied where the key's scope differs."""
-        caller = self._callers[self._keyring.recognise(authorization)]
-        if caller.scope != scope:
-            doors = {"api": "/v1", "metrics": "/metrics"}
-            raise AccessDenied(f"this key opens {doors[caller.scope or 'api']}, and nothing else")
-        return caller
+        name = self._keyring.recognise(authorization)
+        if self._scopes[name] != scope:
+            raise AccessDenied(f"this key opens {_DOORS[self._scopes[name]]}, and nothing else")
+        return self._callers[name]
+
+
+def callers_of(app: AppSettings) -> Callers | None:
+    """None where there are no keys. Raises BadKeys, also where spending cannot be written down."""
+    if not app.access.keyed:
+        return None
+    keys, folder = configured_keys(app), app.access.spending_folder
+    if folder is None:
+        return Callers(keys)
+    try:
+        return Callers(keys, SpendingFile(Path(folder).expanduser()))
+    except NotPrivate as error:
+        raise BadKeys((f"access.spending_folder: {error}",)) from None
+    except OSError as error:
+        raise BadKeys((f"access.spending_folder: {error.strerror}",)) from None

@@ -18,10 +18,9 @@ from starlette.routing import Route
 
 from serve_app.admission import Admission, request_id
 from serve_app.auth import check_access, is_loopback
-from serve_app.callers import EVERYBODY, Caller, Callers
+from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
 from serve_app.errors_http import BodyTooLarge, error_body, plain_error
-from serve_app.keys import configured_keys
 from serve_app.metrics import Metrics
 from serve_app.responses import Desk, Generation, Json, outcome_code, refusal
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
@@ -53,7 +52,7 @@ class Surface:
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.service, Admission(self.app.router.max_streams), self.metrics)
-        self.callers = Callers(configured_keys(self.app)) if self.app.access.keyed else None
+        self.callers = callers_of(self.app)
 
     def guard(self, request: Request, scope: Literal["api", "metrics"] = "api") -> Caller:
         """Who asks. Raises AccessDenied where nobody may, or not this one."""
@@ -117,6 +116,8 @@ def build_http_app(surface: Surface) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        if surface.callers is not None:
+            surface.callers.close()
         surface.on_shutdown()
 
     app = Starlette(
@@ -143,6 +144,7 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     live = surface.live()
     try:
         caller = surface.guard(request)
+        caller.enter()
         parsed = parse(await _read(request, live.limits.body_bytes), identity, _carrier(request), live).granted(
             caller.grant
         )
@@ -154,7 +156,8 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
         return refusal(error)
     prefix = "chatcmpl-" if kind == "chat" else "cmpl-"
     envelope = Envelope(kind, prefix + uuid.uuid4().hex, parsed.client.model, int(time.time()))
-    return Generation(surface.desk, parsed, envelope, live.limits.stream_seconds + live.limits.idle_seconds, began)
+    patience = live.limits.stream_seconds + live.limits.idle_seconds
+    return Generation(surface.desk, caller, parsed, envelope, patience, began)
 
 
 async def _read(request: Request, limit: int) -> bytes:

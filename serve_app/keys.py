@@ -99,6 +99,8 @@ def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
     pin, allowed = settings.pin, settings.endpoints or tuple(app.endpoints)
     if not problems and pin is not None and all(app.endpoints[name].kind is not pin.kind for name in allowed):
         problems.append(f"pin: {pin.value} leaves none of the endpoints {', '.join(allowed)}; change one of the two")
+    if settings.budgeted and app.access.spending_folder is None:
+        problems.append("usd: a budget needs access.spending_folder, where it outlives a restart")
     return problems
 
 

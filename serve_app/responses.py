@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from serve_app.admission import Admission
+from serve_app.callers import Caller
 from serve_app.core.errors import DiscoError
 from serve_app.errors_http import error_body, error_headers, status_of
 from serve_app.metrics import Metrics
@@ -66,8 +67,11 @@ class Generation(Response):
     ``patience``: seconds after which a client that does not take its answer is given up.
     """
 
-    def __init__(self, desk: Desk, parsed: ParsedRequest, envelope: Envelope, patience: float, began: float) -> None:
+    def __init__(
+        self, desk: Desk, caller: Caller, parsed: ParsedRequest, envelope: Envelope, patience: float, began: float
+    ) -> None:
         self._desk = desk
+        self._caller = caller
         self._parsed = parsed
         self._envelope = envelope
         self._patience = patience
@@ -93,7 +97,7 @@ class Generation(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._desk.metrics
         try:
-            with self._desk.admission.slot(), metrics.running.track_inprogress():
+            with self._caller.stream(), self._desk.admission.slot(), metrics.running.track_inprogress():
                 stream = self._desk.service.open(self._parsed.client)
                 await self._relay(stream, scope, receive, send)
         except Exception as error:  # noqa: BLE001 - whatever happens, the client gets an error object
@@ -121,7 +125,9 @@ class Generation(Response):
             try:
                 await stream.aclose()
             finally:
-                self._desk.metrics.observe(self._parsed.client.model, stream.outcome.report, seconds, code)
+                report = stream.outcome.report
+                self._caller.charge(report["cost_usd"])
+                self._desk.metrics.observe(self._parsed.client.model, report, seconds, code)
 
     async def _send_events(self, stream: TextStream, send: Send) -> None:
         writer = ChunkWriter(self._envelope, include_usage=self._parsed.include_usage, report=self._parsed.report)

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from serve_app.core.errors import EndpointUnavailable
 from serve_app.core.model import Pin
 from serve_app.keys import new_key, sha256_of
+from serve_app.spending import SpendingFile
 from serve_app.streams import EndpointState, Grant, Readiness
-from tests.http.fakes import CHAT, COMPLETIONS, FakeService, Running, body, failing, serving
+from tests.http.fakes import (
+    CHAT,
+    COMPLETIONS,
+    REPORT,
+    FakeService,
+    Running,
+    Script,
+    body,
+    failing,
+    hanging,
+    saying,
+    serving,
+    until,
+)
 
 ALICE, BOB, SCRAPER, STRANGER = (new_key() for _ in range(4))
 ENDPOINTS = {name: {"kind": "device", "engine": {"type": "simulated"}} for name in ("phone", "tablet")}
@@ -147,5 +163,121 @@ def test_the_official_client_knows_what_is_wrong() -> None:
             assert refused.value.code == "invalid_api_key"
             async with openai.AsyncOpenAI(base_url=url, api_key=BOB, max_retries=0) as bob:
                 assert [model.id async for model in bob.models.list()] == ["disco"]
+
+    asyncio.run(scenario())
+
+
+# --- limits ---
+
+
+def limited(tmp_path: Path, service: FakeService | None = None, **limits: Any) -> AbstractAsyncContextManager[Running]:
+    keys = {"bob": KEYS["bob"] | limits, "alice": {"sha256": KEYS["alice"]["sha256"]}}
+    return keyed(service, keys=keys, spending_folder=str(tmp_path))
+
+
+def refused(response: httpx.Response) -> tuple[int, str, str]:
+    error = response.json()["error"]
+    return response.status_code, error["code"], error["type"]
+
+
+def spent(folder: Path, key: str) -> float:
+    with closing(SpendingFile(folder)) as file:
+        return file.spent(key).total
+
+
+def test_requests_beyond_the_minutes_are_told_when_to_come_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with limited(tmp_path, requests_per_minute=2) as server:
+            assert (await server.ask(headers=bearer(BOB))).status_code == 200
+            assert (await server.ask(headers=bearer(BOB), temperature=9)).status_code == 400, "this one counts too"
+            response = await server.ask(headers=bearer(BOB))
+            assert refused(response) == (429, "rate_limit_exceeded", "rate_limit_error")
+            assert 50 <= int(response.headers["retry-after"]) <= 60
+            assert (await request(server, "GET", "/v1/models", BOB)).status_code == 200
+            assert (await server.ask(headers=bearer(ALICE))).status_code == 200
+
+    asyncio.run(scenario())
+
+
+def test_streams_beyond_a_keys_are_refused_and_others_are_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with limited(tmp_path, FakeService(hanging(["Hel"])), streams=1) as server:
+            first = asyncio.create_task(server.ask(headers=bearer(BOB), stream=True))
+            other = asyncio.create_task(server.ask(headers=bearer(ALICE), stream=True))
+            await until(lambda: server.service.running == 2)
+            response = await server.ask(headers=bearer(BOB), stream=True)
+            assert refused(response) == (429, "rate_limit_exceeded", "rate_limit_error")
+            assert response.headers["retry-after"] == "1"
+
+            first.cancel()
+            await until(lambda: server.service.running == 1)
+            server.service.script = saying("Hi")
+            assert (await server.ask(headers=bearer(BOB))).status_code == 200
+            other.cancel()
+            await until(lambda: server.service.running == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "script",
+    [
+        saying("Hi"),
+        failing(EndpointUnavailable("gone", "phone")),
+        failing(EndpointUnavailable("gone", "phone"), after=["Hel"]),
+        failing(ValueError("a fault"), after=["Hel"]),
+    ],
+)
+def test_what_a_request_cost_is_charged_however_it_ended_and_only_once(
+    script: Script, stream: bool, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with limited(tmp_path, FakeService(script), usd=1.0) as server:
+            await server.ask(headers=bearer(BOB), stream=stream)
+            await until(lambda: server.surface.desk.admission.running == 0)
+            assert spent(tmp_path, "bob") == REPORT["cost_usd"] == 0.75
+            assert (await server.ask(headers=bearer(BOB), model="other")).status_code == 404
+            assert spent(tmp_path, "bob") == 0.75, "nothing ran"
+            await server.ask(headers=bearer(BOB), stream=stream)
+            await until(lambda: server.surface.desk.admission.running == 0)
+            response = await server.ask(headers=bearer(BOB))
+            assert refused(response) == (429, "insufficient_quota", "insufficient_quota")
+            assert "retry-after" not in response.headers
+            assert len(server.service.requests) == 3
+            assert (await server.ask(headers=bearer(ALICE), model="other")).status_code == 404
+
+        async with limited(tmp_path, usd=1.0, usd_per_day=1.0) as again:
+            assert refused(await again.ask(headers=bearer(BOB)))[1] == "insufficient_quota"
+        async with limited(tmp_path, usd_per_day=1.0) as again:
+            response = await again.ask(headers=bearer(BOB))
+            assert 1 <= int(response.headers["retry-after"]) <= 86_400
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("after", [(), ("Hel",)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_pays_for_what_ran(after: tuple[str, ...], stream: bool, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with limited(tmp_path, FakeService(hanging(after)), usd=1.0) as server:
+            leaving = asyncio.create_task(server.ask(headers=bearer(BOB), stream=stream))
+            await until(lambda: server.service.running == 1)
+            leaving.cancel()
+            await until(lambda: server.service.running == 0 and spent(tmp_path, "bob") > 0)
+            assert spent(tmp_path, "bob") == 0.75
+
+    asyncio.run(scenario())
+
+
+def test_the_official_client_does_not_ask_again_when_its_budget_is_spent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with limited(tmp_path, usd=0.0) as server:
+            url = f"http://127.0.0.1:{server.port}/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key=BOB, max_retries=5) as bob:
+                with pytest.raises(openai.RateLimitError) as spent:
+                    await bob.chat.completions.create(model="disco", messages=[{"role": "user", "content": "Hi"}])
+            assert spent.value.code == "insufficient_quota"
+            assert 'disco_requests_total{code="insufficient_quota"} 1.0' in server.surface.metrics.render().decode()
 
     asyncio.run(scenario())
