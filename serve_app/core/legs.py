@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from serve_app.core.errors import DiscoError
+from serve_app.core.errors import DiscoError, EndpointError
 from serve_app.core.model import AttemptId, EndpointInfo, Handoff, Receipt, TokenChunk
+from serve_app.core.watch import ENDLESS, Patience
 
 
 class LegReason(StrEnum):
@@ -44,6 +46,8 @@ class Leg:
     """Times are seconds on the session's clock. ``tokens`` counts all the leg generated, used or not.
 
     ``decoded`` tokens came in the ``decode_seconds`` after the first one, before any pace could hold them up.
+    ``silence``: the longest time from one item to the next, from the first token on. ``suspected_at``: when its silence
+    outlasted ``patience``, which happens once.
     """
 
     attempt: AttemptId
@@ -64,6 +68,9 @@ class Leg:
     error: DiscoError | None = None
     watched: bool = False
     cut: bool = False
+    silence: float = 0.0
+    patience: Patience = ENDLESS
+    suspected_at: float | None = None
 
     @property
     def live(self) -> bool:
@@ -78,6 +85,11 @@ class Leg:
         """Seconds from the leg's start to its first content token."""
         return None if self.first_token is None else self.first_token - self.started
 
+    @property
+    def overdue(self) -> bool:
+        """It was suspected and has not been heard of since."""
+        return self.suspected_at is not None and self.last_item < self.suspected_at
+
     def is_parked(self, now: float, seconds: float) -> bool:
         """It lost, and its endpoint still keeps the prefill, which it does for ``seconds``."""
         return self.outcome is LegOutcome.PARKED and self.ended is not None and now < self.ended + seconds
@@ -87,6 +99,8 @@ class Leg:
         self.last_item = now
 
     def record(self, chunk: TokenChunk, now: float) -> None:
+        if self.first_token is not None:
+            self.silence = max(self.silence, now - self.last_item)
         self.last_item = now
         self.tokens += chunk.count
         self.late = max(self.late, chunk.imitation_late)
@@ -116,3 +130,11 @@ class MigrationRecord:
     outcome: str = "pending"
     accepted_after: float | None = None
     gap: float | None = None
+
+
+def first_cause(first: DiscoError | None, legs: Sequence[Leg]) -> DiscoError | None:
+    """``first``, with the names and codes of what failed besides."""
+    others = [f"{leg.info.id} ({leg.error.code})" for leg in legs if leg.error is not None and leg.error is not first]
+    if not isinstance(first, EndpointError) or not others:
+        return first
+    return type(first)(f"{first.message}; then failed: {', '.join(others)}", first.endpoint)

@@ -12,21 +12,22 @@ source are one mechanism: a leg that starts with a Handoff and owns the stream f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
 from serve_app.core.buffer import OutOfOrder, Release, TokenBuffer
 from serve_app.core.candidates import Candidates
+from serve_app.core.deadlines import failed_at, silence, suspected_at
 from serve_app.core.errors import (
     DiscoError,
-    EndpointError,
     EndpointFault,
     EndpointTimeout,
     InvalidRequest,
     PromptTooLong,
     Unsupported,
 )
-from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord
+from serve_app.core.legs import Leg, LegOutcome, LegReason, MigrationRecord, first_cause
 from serve_app.core.migration import MigrationDecision, MigrationMode, Mover, StreamState, Verdict
 from serve_app.core.model import (
     AttemptId,
@@ -57,6 +58,7 @@ from serve_app.core.protocol import (
     StreamFailed,
     Woke,
 )
+from serve_app.core.watch import UNWATCHED, Watch
 
 #: Seconds by which a standby source steps in before the reader would miss a token: timers fire a little late.
 DRY_MARGIN = 0.02
@@ -66,7 +68,13 @@ class StreamSession:
     """``eligible``: endpoints this request may use, best first; no other one is ever started."""
 
     def __init__(
-        self, request_id: str, config: SessionConfig, plan: DispatchPlan, eligible: Sequence[EndpointInfo], mover: Mover
+        self,
+        request_id: str,
+        config: SessionConfig,
+        plan: DispatchPlan,
+        eligible: Sequence[EndpointInfo],
+        mover: Mover,
+        watch: Watch = UNWATCHED,
     ) -> None:
         self.request_id = request_id
         self.config = config
@@ -80,8 +88,10 @@ class StreamSession:
         self.winner: Leg | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
-        self._candidates = Candidates(eligible, mover, park=config.max_planned > 0 and config.rate is not None)
+        park = config.max_planned > 0 and config.rate is not None
+        self._candidates = Candidates(eligible, mover, park=park, watch=watch)
         self._mover = mover
+        self._watch = watch
         self._pending: list[Launch] = sorted(plan.launches, key=lambda launch: launch.delay)
         self._owner: Leg | None = None
         self._target: Leg | None = None
@@ -121,7 +131,7 @@ class StreamSession:
             return None
         times = [self.opened_at + self.config.stream_timeout]
         times.extend(self.opened_at + launch.delay for launch in self._pending)
-        times.extend(self._deadline(leg) for leg in self.legs if leg.live)
+        times.extend(min(failed_at(leg, self.config), self._suspect_at(leg)) for leg in self.legs if leg.live)
         if (dry := self._dry_at()) is not None:
             times.append(dry)
         return min(times)
@@ -174,17 +184,20 @@ class StreamSession:
         if (dry := self._dry_at()) is not None and now >= dry:
             self._abandon(now)
         for leg in tuple(self.legs):
-            if leg.live and now >= self._deadline(leg):
-                what = "first token" if leg.first_token is None else "further token"
-                self._cancel(leg, LegOutcome.FAILED, now)
-                self._failed(leg, EndpointTimeout(f"{leg.info.id}: no {what} in time", leg.info.id), now)
+            if leg.live and now >= failed_at(leg, self.config):
+                self._timed_out(leg, now)
+            elif leg.live and now >= self._suspect_at(leg):
+                self._suspect(leg, now)
         self._launch_due(now)
 
     # --- prefill ------------------------------------------------------------------------------------------------
 
     def _launch_due(self, now: float) -> None:
         while self._pending and now >= self.opened_at + self._pending[0].delay:
-            self._launch_next(now)
+            if self._candidates.is_sick(self._pending[0].endpoint) and any(leg.live for leg in self.legs):
+                self._pending.pop(0)
+            else:
+                self._launch_next(now)
 
     def _launch_next(self, now: float) -> None:
         launch = self._pending.pop(0)
@@ -203,23 +216,22 @@ class StreamSession:
                 self._cancel(loser, LegOutcome.LOST, now)
 
     def _prefill_failed(self, leg: Leg, error: DiscoError, now: float) -> None:
-        tried = [other.info.id for other in self.legs]
-        untried = [name for name in self._candidates if name not in tried]
-        retry_same = isinstance(error, EndpointError) and tried.count(leg.info.id) == 1
         # What is too long or unsupported here may well be served elsewhere.
         if isinstance(error, InvalidRequest) and not isinstance(error, PromptTooLong | Unsupported):
             self._close(Close(error=error), now)
-        elif any(other.live for other in self.legs):
+        elif any(other.live and not other.overdue for other in self.legs):
             pass
         elif self._pending:
             self._launch_next(now)
+        elif any(other.live for other in self.legs):
+            self._join(now)
         elif self._empty is not None:
             self._answer_empty(*self._empty, now)
-        elif self._rescues < self.config.max_rescues and (untried or retry_same):
+        elif self._rescues < self.config.max_rescues and (other := self._candidates.retry(leg, error, self.legs)):
             self._rescues += 1
-            self._start(untried[0] if untried else leg.info.id, LegReason.RETRY, now)
+            self._start(other, LegReason.RETRY, now)
         else:
-            self._close(Close(error=self._first_error), now)
+            self._close(Close(error=first_cause(self._first_error, self.legs)), now)
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -280,13 +292,17 @@ class StreamSession:
 
     def _standby(self, chunk: TokenChunk, now: float) -> None:
         self._surplus.append(chunk)
-        if chunk.finish is not None:
+        assert self._target is not None
+        if chunk.finish is not None or self._target.reason is LegReason.RESCUE:
             self._abandon(now)
 
     def _take_over(self, leg: Leg, now: float) -> None:
         record = self.migrations[-1]
         record.outcome, record.gap = "completed", now - self.buffer.arrivals[-1] if self.buffer.arrivals else None
-        if self._owner is not None:
+        if self._owner is not None and self._owner.overdue:
+            self._cancel(self._owner, LegOutcome.FAILED, now)
+            self._blame(self._owner, silence(self._owner))
+        elif self._owner is not None:
             self._cancel(self._owner, LegOutcome.HANDED_OVER, now)
         self._owner, self._target = leg, None
         self.phase = Phase.DECODE
@@ -315,13 +331,10 @@ class StreamSession:
     # --- failures -----------------------------------------------------------------------------------------------
 
     def _failed(self, leg: Leg, error: DiscoError, now: float) -> None:
-        leg.error = error
         leg.end(LegOutcome.FAILED, now)
+        self._blame(leg, error)
         if leg.watched:
             return
-        harmless = leg.reason is LegReason.MIGRATION
-        if not harmless and (self._first_error is None or isinstance(self._first_error, PromptTooLong)):
-            self._first_error = error
         if self.phase is Phase.PREFILL:
             self._prefill_failed(leg, error, now)
         elif leg is self._target:
@@ -330,6 +343,12 @@ class StreamSession:
             self._owner = None
             if self._target is None:
                 self._rescue(now)
+
+    def _blame(self, leg: Leg, error: DiscoError) -> None:
+        leg.error = error
+        harmless = leg.watched or leg.reason is LegReason.MIGRATION
+        if not harmless and (self._first_error is None or isinstance(self._first_error, PromptTooLong)):
+            self._first_error = error
 
     def _target_failed(self, leg: Leg, now: float) -> None:
         self.migrations[-1].outcome = "failed"
@@ -346,8 +365,11 @@ class StreamSession:
         assert self._owner is not None
         self.migrations[-1].outcome = "abandoned"
         self._cancel(self._target, LegOutcome.ABANDONED, now)
+        if self._target.reason is LegReason.RESCUE:
+            self._rescues -= 1
+        else:
+            self._planned = self.config.max_planned
         self._target = None
-        self._planned = self.config.max_planned
         self._back_to_source(self._owner, now)
 
     def _back_to_source(self, owner: Leg, now: float) -> None:
@@ -361,10 +383,43 @@ class StreamSession:
         if self._rescues < self.config.max_rescues:
             target = self._candidates.rescuer(self.legs, self._state(now))
         if target is None:
-            self._close(Close(error=self._first_error), now)
+            self._close(Close(error=first_cause(self._first_error, self.legs)), now)
             return
         self._rescues += 1
         self._hand_over(target, LegReason.RESCUE, now)
+
+    # --- silence ------------------------------------------------------------------------------------------------
+
+    def _suspect(self, leg: Leg, now: float) -> None:
+        """``leg`` is silent for longer than its endpoint ever is. It is not given up, but somebody else is tried."""
+        leg.suspected_at = now
+        if self.phase is Phase.PREFILL:
+            self._join(now)
+        elif self._rescues < self.config.max_rescues:
+            stand_in = self._candidates.stand_in(leg, self.legs, self._state(now))
+            if stand_in is None:
+                return
+            if leg is self._target:
+                # Nobody can wait beside it, for a stream has one target.
+                self._timed_out(leg, now)
+            else:
+                self._rescues += 1
+                self._hand_over(stand_in, LegReason.RESCUE, now)
+
+    def _join(self, now: float) -> None:
+        """Start somebody beside legs that are all overdue, if there is anybody."""
+        if any(leg.live and not leg.overdue for leg in self.legs):
+            return
+        sound = [name for name in self._candidates.untried(self.legs) if not self._candidates.is_sick(name)]
+        if self._pending:
+            self._launch_next(now)
+        elif sound and self._rescues < self.config.max_rescues:
+            self._rescues += 1
+            self._start(sound[0], LegReason.RETRY, now)
+
+    def _timed_out(self, leg: Leg, now: float) -> None:
+        self._cancel(leg, LegOutcome.FAILED, now)
+        self._failed(leg, silence(leg), now)
 
     # --- handoffs -----------------------------------------------------------------------------------------------
 
@@ -398,15 +453,15 @@ class StreamSession:
         if handoff.packed_ids is None:
             self.buffer.roll_back()
         source = next((leg.info.id for leg in reversed(self.legs) if leg.used), "")
-        mode = self._mover.mode.value if reason is LegReason.MIGRATION and self._mover.mode else "break"
+        mode = MigrationMode.BREAK if self._owner is None else MigrationMode.OVERLAP
         self.phase = Phase.HANDOFF
         self._surplus = []
         self._target = self._start(target.id, reason, now, handoff)
-        self.migrations.append(MigrationRecord(source, target.id, handoff.next_index, reason, mode, now))
+        self.migrations.append(MigrationRecord(source, target.id, handoff.next_index, reason, mode.value, now))
 
     def _dry_at(self) -> float | None:
-        """When a standby source must step in again: the reader is about to miss a token."""
-        if self.phase is not Phase.HANDOFF or self._owner is None:
+        """When the standby source of a planned move must step in again: the reader is about to miss a token."""
+        if self._owner is None or self._target is None or self._target.reason is not LegReason.MIGRATION:
             return None
         dry = self.buffer.runs_dry_at()
         return None if dry is None else dry - DRY_MARGIN
@@ -434,6 +489,7 @@ class StreamSession:
         info = self._candidates[endpoint]
         rivals = [other.info.id for other in self.legs if other.live] + [launch.endpoint for launch in self._pending]
         leg = Leg(f"{self.request_id}-{len(self.legs)}-{endpoint}", info, reason, now, handoff, last_item=now)
+        leg.patience = self._watch.patience(endpoint, self.prompt_tokens + leg.next_index)
         self.legs.append(leg)
         self._attempts[leg.attempt] = leg
         park = self.config.park_seconds if handoff is None and self._candidates.may_park(info, rivals) else 0.0
@@ -468,7 +524,11 @@ class StreamSession:
         leg.end(outcome, now, cut=True)
         self._commands.append(CancelStream(leg.attempt))
 
-    def _deadline(self, leg: Leg) -> float:
-        if leg.first_token is None:
-            return leg.started + self.config.first_token_timeout
-        return leg.last_item + self.config.slack + self.config.idle_timeout
+    def _suspect_at(self, leg: Leg) -> float:
+        """When its silence becomes suspicious; infinite where that would change nothing."""
+        if leg is self._owner:
+            return suspected_at(leg, self.config) if self.phase is Phase.DECODE else math.inf
+        # A target that is late may have its source beside it.
+        if leg.watched or (leg is self._target and self._owner is not None):
+            return math.inf
+        return suspected_at(leg, self.config)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import DispatchPlan, EndpointKind, Launch
 from serve_app.core.protocol import ClientLeft, Delivered, Opened, SessionConfig, Woke
+from serve_app.core.watch import ENDLESS, Patience
 from tests.support.session_world import World, full_text, info, token_after
 
 NAMES = ("cloud", "phone", "laptop")
@@ -49,6 +50,8 @@ def worlds(draw: st.DrawFn, *, same_text: bool) -> World:
         dear=frozenset(draw(st.sets(st.sampled_from(names)))),
         length=draw(st.integers(0, 50)),
         handover=draw(st.sampled_from([0.0, 0.2, 1.0])),
+        patience=draw(st.sampled_from([ENDLESS, Patience(1.0, 0.3), Patience(3.0)])),
+        sick=frozenset(draw(st.sets(st.sampled_from(names)))),
     )
 
 

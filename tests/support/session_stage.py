@@ -43,6 +43,7 @@ from serve_app.core.protocol import (
     Woke,
 )
 from serve_app.core.session import StreamSession
+from serve_app.core.watch import ENDLESS, Patience, Watch
 
 STOP, LENGTH, PAUSED = FinishReason.STOP, FinishReason.LENGTH, FinishReason.PAUSED
 BREAK, OVERLAP = MigrationMode.BREAK, MigrationMode.OVERLAP
@@ -70,7 +71,10 @@ def id_of(word: str) -> int:
 
 
 class Stage:
-    """``launches`` are names, or (name, delay). ``dear`` names the endpoints whose tokens cost more."""
+    """``launches`` are names, or (name, delay). ``dear`` names the endpoints whose tokens cost more.
+
+    ``sick`` may be changed while the session runs.
+    """
 
     def __init__(
         self,
@@ -78,15 +82,19 @@ class Stage:
         infos: Sequence[EndpointInfo] = (CLOUD, PHONE),
         mode: MigrationMode | None = None,
         dear: Sequence[str] = ("cloud", "cloud2"),
+        patience: Patience = ENDLESS,
+        sick: Sequence[str] = (),
         **config: Any,
     ) -> None:
+        self.sick = set(sick)
+        watch = Watch(lambda *_: patience, lambda name: name in self.sick)
         pairs = [(launch, 0.0) if isinstance(launch, str) else launch for launch in launches]
         plan = DispatchPlan(tuple(Launch(*pair) for pair in pairs), "test", "test")
         settings: dict[str, Any] = {"max_tokens": 100, "prompt_tokens": 10, "rate": 4.0, **config}
         self.costs = CostModel({info.id: DEAR if info.id in dear else CHEAP for info in infos})
         profile = LatencyProfile(LinearTtft(0.0, 1.0), 1000.0, 20.0)
         mover = Mover(mode, 0.0, self.costs, lambda _: profile, lambda n, top: float(top - n), lambda _: False)
-        self.session = StreamSession("r", SessionConfig(**settings), plan, infos, mover)
+        self.session = StreamSession("r", SessionConfig(**settings), plan, infos, mover, watch)
         self.now = 0.0
         self.raw: list[Command] = []
         self.text = ""

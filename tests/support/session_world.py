@@ -35,6 +35,7 @@ from serve_app.core.protocol import (
     StreamFailed,
 )
 from serve_app.core.session import StreamSession
+from serve_app.core.watch import ENDLESS, Patience, Watch
 
 
 def token_after(salt: int, prefix: tuple[int, ...]) -> int:
@@ -108,6 +109,8 @@ class World:
     dear: frozenset[str]
     length: int = 40
     handover: float = 0.2
+    patience: Patience = ENDLESS
+    sick: frozenset[str] = frozenset()
     now: float = 100.0
     writers: dict[str, Writer] = field(default_factory=dict)
     started: list[StartStream] = field(default_factory=list)
@@ -120,7 +123,8 @@ class World:
         profile = LatencyProfile(LinearTtft(0.0, self.handover), prefill_rate=1e9, decode_rate=20.0)
         remaining = lambda n, top: float(top - n)  # noqa: E731
         mover = Mover(self.mode, 0.0, CostModel(unit), lambda _: profile, remaining, lambda _: False)
-        self.session = StreamSession("r", self.config, self.plan, self.infos, mover)
+        watch = Watch(lambda *_: self.patience, self.sick.__contains__)
+        self.session = StreamSession("r", self.config, self.plan, self.infos, mover, watch)
 
     def tell(self, event: Event) -> list[Command]:
         was_closed = self.close is not None
