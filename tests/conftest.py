@@ -79,8 +79,14 @@ def ray_session() -> Iterator[RaySession]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Last, for their Ray keeps a good part of a core busy from the first of them to the end.
+    items.sort(key=lambda item: "ray_session" in item.fixturenames)
     for item in items:
+        # Of parallel workers, one runs all that share a Ray, and each file runs on one.
+        shares_ray = "ray_session" in item.fixturenames
+        item.add_marker(pytest.mark.xdist_group("ray" if shares_ray else str(item.path)))
         if item.get_closest_marker("ray"):
             # Ray's own deprecations and unclosed sockets are not this project's to fix.
             item.add_marker(pytest.mark.filterwarnings("ignore"))

@@ -96,7 +96,7 @@ async def own_continuation(target: EngineEndpoint) -> str:
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["planned", "failover"])
-@pytest.mark.parametrize(("source", "target"), permutations(NAMES, 2))
+@pytest.mark.parametrize(("source", "target"), [*permutations(NAMES, 2)])
 def test_every_pair(vllm: RunningVllm, engines: dict[str, Engine], source: str, target: str, broken: bool) -> None:
     make = BreakingEndpoint if broken else EngineEndpoint
     first = make("source", EndpointKind.CLOUD, engines[source])
