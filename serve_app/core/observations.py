@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
+from serve_app.core.watch import Patience
 
 #: Observations below which the prior completes a distribution.
 ENOUGH = 30
@@ -18,8 +20,22 @@ ENOUGH_FOR_MEDIAN = 8
 #: Distinct prompt lengths, and the ratio of long (90 %) to short ones (10 %), below which no slope is fitted: over a
 #: narrow range, noise decides the slope.
 DISTINCT_FOR_SLOPE, SPREAD_FOR_SLOPE = 3, 2.0
+#: The share of all legs that nobody suspects of anything.
+USUAL = 0.99
 #: Newest observations that a line is fitted to: the fit looks at all pairs.
 MOST_FOR_SLOPE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """``first_token`` + ``slope`` l seconds to the first token of a prompt of l tokens, ``further`` between items."""
+
+    first_token: float
+    slope: float
+    further: float
+
+    def patience(self, tokens: int) -> Patience:
+        return Patience(self.first_token + self.slope * tokens, self.further)
 
 
 class EndpointObservations:
@@ -29,11 +45,13 @@ class EndpointObservations:
         self._prior = prior
         self._ttfts: deque[tuple[int, float]] = deque(maxlen=window)
         self._rates: deque[float] = deque(maxlen=window)
+        self._silences: deque[float] = deque(maxlen=window)
 
     def resize(self, window: int) -> None:
         """Keep the newest ``window`` observations."""
         self._ttfts = deque(self._ttfts, maxlen=window)
         self._rates = deque(self._rates, maxlen=window)
+        self._silences = deque(self._silences, maxlen=window)
 
     def first_token(self, prompt_tokens: int, ttft: float) -> None:
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
@@ -44,6 +62,21 @@ class EndpointObservations:
         """``tokens`` came in the ``seconds`` after the first one."""
         if tokens > 0 and 0 < seconds < math.inf:
             self._rates.append(tokens / seconds)
+
+    def was_silent(self, seconds: float) -> None:
+        """The longest time from one item to the next within one leg."""
+        self._silences.append(seconds)
+
+    def usual(self, profile: LatencyProfile) -> Habits:
+        """What it takes in 99 of 100 cases, as far as there are observations enough to tell. ``profile``: its own."""
+        further = math.inf
+        if len(self._silences) >= ENOUGH:
+            further = EmpiricalTtft(self._silences).quantile(USUAL)
+        if len(self._ttfts) < ENOUGH:
+            return Habits(math.inf, 0.0, further)
+        seen = np.array(self._ttfts, dtype=np.float64)
+        slope = profile.ttft.slope if isinstance(profile.ttft, LinearTtft) else 0.0
+        return Habits(EmpiricalTtft(np.maximum(0.0, seen[:, 1] - slope * seen[:, 0])).quantile(USUAL), slope, further)
 
     def ttft_distribution(self, prompt_lengths: Iterable[int]) -> EmpiricalTtft:
         """F, whatever the prompt: as observed, completed by the prior (for ``prompt_lengths``) up to ENOUGH."""

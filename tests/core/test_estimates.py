@@ -34,6 +34,7 @@ def beliefs(estimates: Estimates) -> list[object]:
         estimates.ttfts("cloud").samples.tolist(),
         estimates.profiles["cloud"].decode_rate,
         estimates.profiles["phone"],
+        [estimates.usual(name, tokens) for name in PRIORS for tokens in (0, 100)],
     ]
 
 
@@ -75,3 +76,9 @@ def test_beliefs_change_when_they_are_refitted() -> None:
     assert (here.profiles["phone"].decode_rate, here.news) == (before, 20)
     here.refit()
     assert (here.profiles["phone"].decode_rate, here.news) == (pytest.approx(30.0), 0)
+
+
+def test_silences_make_no_policy_older() -> None:
+    here = make()
+    here.observe(Observation(Seen.SILENCE, 0, 0.5, "phone"))
+    assert here.news == 0

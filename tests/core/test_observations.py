@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.observations import ENOUGH, ENOUGH_FOR_MEDIAN, EndpointObservations, theil_sen_slope
+from serve_app.core.observations import ENOUGH, ENOUGH_FOR_MEDIAN, EndpointObservations, Habits, theil_sen_slope
 
 LINE = LinearTtft(slope=0.01, intercept=0.4)
 DEVICE = LatencyProfile(LINE, prefill_rate=100.0, decode_rate=14.0)
@@ -233,3 +233,30 @@ def test_a_server_is_late_whatever_the_prompt_and_a_device_by_how_far_it_falls_b
     assert device is not None
     assert device.slope == LINE.slope
     assert device.intercept == pytest.approx(LINE.intercept + 0.1)
+
+
+# --- habits ---------------------------------------------------------------------------------------------------------
+
+
+def habits(prior: LatencyProfile, ttfts: list[tuple[int, float]], silences: list[float]) -> Habits:
+    observations = seen(prior, ttfts)
+    for seconds in silences:
+        observations.was_silent(seconds)
+    return observations.usual(observations.profile())
+
+
+def test_nobody_has_habits_before_enough_was_seen() -> None:
+    few = [(100, 0.5)] * (ENOUGH - 1), [0.1] * (ENOUGH - 1)
+    for prior in (SERVER, DEVICE):
+        assert habits(prior, *few).patience(100) == (math.inf, math.inf)
+
+
+def test_a_server_s_habit_is_the_slowest_of_a_hundred_whatever_the_prompt() -> None:
+    usual = habits(SERVER, [(7 * rank, rank / 100) for rank in range(1, 101)], [rank / 10 for rank in range(1, 101)])
+    assert usual.patience(10) == usual.patience(5000) == (0.99, 9.9)
+
+
+def test_a_device_takes_longer_for_longer_prompts() -> None:
+    usual = habits(DEVICE, [(10 * rank, 0.5 + 0.1 * rank) for rank in range(1, 101)], [0.1] * ENOUGH)
+    assert usual.patience(100) == pytest.approx((1.5, 0.1))
+    assert usual.patience(1000) == pytest.approx((10.5, 0.1))
