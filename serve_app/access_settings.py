@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from serve_app.core.model import Pin
 from serve_app.fields import Amount, Name, Settings
 
+_ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
 
 
@@ -29,6 +30,12 @@ def _absolute(path: str) -> str:
     if not Path(path).expanduser().is_absolute():
         raise ValueError("must be an absolute path, on the router's node")
     return path
+
+
+def _origin(origin: str) -> str:
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError("each must be a scheme and a host in lower case, with the port if any: https://chat.example")
+    return origin
 
 
 class KeyLimits(Settings):
@@ -70,6 +77,9 @@ class AccessSettings(Settings):
     allowed_hosts: tuple[str, ...] = Field(
         default=("localhost", "127.0.0.1", "[::1]"),
         description="Values of the Host header, without the port. Not looked at with keys.",
+    )
+    allowed_origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
+        default=(), description="Of pages that browsers may let use the router from elsewhere (CORS)."
     )
     keys: Keys = Field(default_factory=dict, description="By name.")
     keys_file: Annotated[str, AfterValidator(_absolute)] | None = Field(

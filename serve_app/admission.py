@@ -1,17 +1,14 @@
-"""How many streams run at once, and what their requests are called."""
+"""How many streams run at once, and how they end when the router does."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from serve_app.core.errors import Draining, Overloaded
 
 _LAST_WORDS = "the service is shutting down; send the request again when it is back, or to another one"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Admission:
@@ -67,10 +64,3 @@ class Admission:
         while self.running:
             self._changed.clear()
             await self._changed.wait()
-
-
-def request_id(given: str | None) -> str:
-    """The x-request-id (the proxy adds one where there is none) if it is harmless in a log, else a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given
-    return uuid.uuid4().hex

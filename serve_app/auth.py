@@ -44,5 +44,7 @@ def check_access(access: AccessSettings, http_host: str | None, host: str | None
     allowed = {name.lower() for name in access.allowed_hosts}
     if host is None or host_name(host) not in allowed:
         raise AccessDenied("the Host header names no host in access.allowed_hosts")
-    if origin is not None and host_name(origin.partition("://")[2]) not in allowed:
-        raise AccessDenied("the page that sent this request comes from no host in access.allowed_hosts")
+    if origin is None or origin in access.allowed_origins:
+        return
+    if host_name(origin.partition("://")[2]) not in allowed:
+        raise AccessDenied("the page that sent this request is in neither access.allowed_hosts nor allowed_origins")

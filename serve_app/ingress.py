@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serve_app.admission import Admission, request_id
+from serve_app.admission import Admission
 from serve_app.auth import check_access, is_loopback
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
+from serve_app.client_headers import request_id, trace_carrier
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
 from serve_app.errors_http import BodyTooLarge, error_body, plain_error
 from serve_app.metrics import Metrics
@@ -30,8 +33,8 @@ from serve_app.streams import StreamService
 
 logger = logging.getLogger(__name__)
 
-_TRACE_HEADERS = ("traceparent", "tracestate")
-_MOST_TRACE_CHARACTERS = 512
+#: Those that a page elsewhere may read.
+_EXPOSED = ("x-request-id", "x-disco-policy", "x-disco-ignored", "retry-after")
 
 Parse = Callable[[bytes, str, dict[str, str], LiveSettings], ParsedRequest]
 
@@ -120,8 +123,10 @@ def build_http_app(surface: Surface) -> Starlette:
             surface.callers.close()
         surface.on_shutdown()
 
+    origins = surface.app.access.allowed_origins
     app = Starlette(
         lifespan=lifespan,
+        middleware=[_cors(origins)] if origins else [],
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
@@ -138,6 +143,17 @@ def build_http_app(surface: Surface) -> Starlette:
     return app
 
 
+def _cors(origins: Sequence[str]) -> Middleware:
+    """Lets browsers hand answers to pages of these origins. They need a key all the same: none goes by itself."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=_EXPOSED,
+    )
+
+
 async def _generate(surface: Surface, request: Request, kind: Literal["chat", "completion"], parse: Parse) -> Response:
     began = time.monotonic()
     identity = request_id(request.headers.get("x-request-id"))
@@ -145,9 +161,8 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     try:
         caller = surface.guard(request)
         caller.enter()
-        parsed = parse(await _read(request, live.limits.body_bytes), identity, _carrier(request), live).granted(
-            caller.grant
-        )
+        body = await _read(request, live.limits.body_bytes)
+        parsed = parse(body, identity, trace_carrier(request.headers), live).granted(caller.grant)
     except ClientDisconnect:
         surface.metrics.failed("cancelled")
         return Response(status_code=400)
@@ -167,12 +182,6 @@ async def _read(request: Request, limit: int) -> bytes:
         if len(body) > limit:
             raise BodyTooLarge(f"the body is larger than limits.body_bytes ({limit} bytes); send less")
     return bytes(body)
-
-
-def _carrier(request: Request) -> dict[str, str]:
-    """The client's W3C trace context, unless it is absurdly long."""
-    headers = {name: request.headers.get(name, "") for name in _TRACE_HEADERS}
-    return {name: value for name, value in headers.items() if 0 < len(value) <= _MOST_TRACE_CHARACTERS}
 
 
 async def _refused(_: Request, error: Exception) -> Response:
