@@ -38,6 +38,8 @@ class TokenBuffer:
         self.releasable = 0
         self.delivered = 0
         self.open_tokens = 0
+        #: The open tokens may hold more than the open character: the chunk of the first one had text.
+        self._open_text = False
         self.arrivals: list[float] = []
         self._filter = StopFilter(stops)
         self._pieces: list[str] = []
@@ -65,6 +67,8 @@ class TokenBuffer:
             raise OutOfOrder(f"chunk starts at token {chunk.index}, expected {self.accepted}")
         self.accepted += chunk.count
         self.open_tokens = min(chunk.open_tokens, self.accepted - self.releasable)
+        if self.open_tokens <= chunk.count:
+            self._open_text = bool(chunk.text)
         self._remember_ids(chunk, vocabulary)
         self._pieces.append(chunk.text)
         self._chars_accepted += len(chunk.text)
@@ -93,10 +97,16 @@ class TokenBuffer:
         return Handoff(text, self.accepted - self.open_tokens)
 
     def roll_back(self) -> None:
-        """Forget the trailing tokens whose character is not whole. Nothing of them was ever releasable."""
+        """Forget the trailing tokens whose character is not whole. None of them was ever releasable.
+
+        The first of them may have completed other characters, which stay. Then the remaining ids no longer spell the
+        text, and the stream goes on without any.
+        """
         if self.open_tokens:
             self.accepted -= self.open_tokens
-            if self._ids is not None:
+            if self._open_text:
+                self._ids = None
+            elif self._ids is not None:
                 del self._ids[self.accepted :]
             self.open_tokens = 0
 

@@ -160,6 +160,29 @@ def test_a_roll_back_forgets_exactly_the_open_tokens() -> None:
     assert buffer.handoff("v").token_ids == (1, 7)
 
 
+def test_a_roll_back_of_a_token_that_also_showed_something_leaves_no_ids() -> None:
+    """One token may hold the end of the text and the beginning of a character: its text stays, its id does not."""
+    buffer = TokenBuffer(4.0)
+    buffer.accept(chunk(0, "a", 1), "v", 0.0)
+    assert buffer.accept(chunk(1, " ", 2, open_tokens=1), "v", 0.0) == Release(1, 0, " ")
+    buffer.accept(chunk(2, "", 3, open_tokens=2), "v", 0.0)
+    assert buffer.handoff("v").token_ids == (1, 2, 3)
+    assert buffer.handoff("w") == Handoff("a ", 1)
+    buffer.roll_back()
+    assert buffer.handoff("v") == Handoff("a ", 1)
+    assert buffer.accept(chunk(1, "🙂", 4), "v", 1.0) == Release(1, 1, "🙂")
+    assert buffer.handoff("v") == Handoff("a 🙂", 2)
+
+
+def test_a_character_that_begins_after_it_keeps_the_ids() -> None:
+    buffer = TokenBuffer(4.0)
+    buffer.accept(chunk(0, " ", 1, open_tokens=1), "v", 0.0)
+    buffer.accept(chunk(1, "🙂", 2), "v", 0.0)
+    buffer.accept(chunk(2, "", 3, open_tokens=1), "v", 0.0)
+    buffer.roll_back()
+    assert buffer.handoff("v").token_ids == (1, 2)
+
+
 def test_a_roll_back_of_everything_takes_the_next_leg_s_vocabulary() -> None:
     buffer = TokenBuffer(4.0)
     buffer.accept(chunk(0, "", 1, open_tokens=1), "v", 0.0)
