@@ -18,5 +18,5 @@ def fingerprint(
     digest = sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(4, "little") + piece)
-    digest.update(repr((kind, bos, adds_bos, sorted(end_of_generation), dict(controls))).encode())
+    digest.update(repr((kind, bos, adds_bos, sorted(end_of_generation), dict(sorted(controls.items())))).encode())
     return digest.hexdigest()[:16]
