@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
 from actors.engines.base import Engine
@@ -55,21 +55,27 @@ class EngineEndpoint:
 
 
 class ForcedMover(Mover):
-    """Moves as soon as ``at`` tokens are accepted, whatever it costs."""
+    """Moves as soon as ``at`` tokens are accepted, whatever it costs; None: never.
 
-    __slots__ = ("at",)
+    ``whole``: not before the text ends with a whole character, as every real move.
+    """
 
-    def __init__(self, mode: MigrationMode, at: int) -> None:
+    __slots__ = ("at", "whole")
+
+    def __init__(self, mode: MigrationMode, at: int | None, *, whole: bool = False) -> None:
         profile = LatencyProfile(LinearTtft(0.0, 0.1), 1000.0, 50.0)
         free = CostModel({"source": UnitCost(0.0, 1.0), "target": UnitCost(0.0, 0.0)})
         super().__init__(mode, 0.0, free, lambda _: profile, lambda n, top: float(top - n), lambda _: False)
         object.__setattr__(self, "at", at)
+        object.__setattr__(self, "whole", whole)
 
     def consider(
         self, source: EndpointInfo, target: EndpointInfo, state: StreamState, *, parked: float | None = None
     ) -> MigrationDecision:
-        at: int = self.at  # type: ignore[attr-defined]
-        return MigrationDecision(Verdict.GO if state.accepted >= at else Verdict.BUFFER, target.id)
+        at: int | None = self.at  # type: ignore[attr-defined]
+        whole: bool = self.whole  # type: ignore[attr-defined]
+        ripe = at is not None and state.accepted >= at and not (whole and state.open_character)
+        return MigrationDecision(Verdict.GO if ripe else Verdict.BUFFER, target.id)
 
 
 @dataclass(frozen=True)
@@ -92,20 +98,31 @@ class _Silent:
 async def stream_with_cut(
     source: EngineEndpoint, target: EngineEndpoint, prompt: Prompt, sampling: Sampling, mode: MigrationMode, at: int
 ) -> Migrated:
-    """Greedy from ``source``, handed over at token ``at``. The reader is slow, so no handoff is ever abandoned."""
+    """Greedy from ``source``, handed over at token ``at``."""
     source.rest_after = at + 5
-    plan = DispatchPlan((Launch("source"),), "forced", "test")
+    try:
+        return await stream_over([source, target], prompt, sampling, ForcedMover(mode, at))
+    finally:
+        source.rest_after = None
+
+
+async def stream_over(
+    endpoints: Sequence[EngineEndpoint], prompt: Prompt, sampling: Sampling, mover: ForcedMover
+) -> Migrated:
+    """One stream that starts at the first endpoint. The reader is slow, so no handoff is ever abandoned."""
+    plan = DispatchPlan((Launch(endpoints[0].info.id),), "forced", "test")
     config = SessionConfig(sampling.max_tokens, prompt_tokens=1, rate=0.02, ahead_tokens=4096, idle_timeout=60.0)
-    session = StreamSession("r", config, plan, [source.info, target.info], ForcedMover(mode, at))
-    driver = StreamDriver(session, StreamJob(prompt, sampling), {"source": source, "target": target}, _Silent())
+    session = StreamSession("r", config, plan, [endpoint.info for endpoint in endpoints], mover)
+    by_name = {endpoint.info.id: endpoint for endpoint in endpoints}
+    driver = StreamDriver(session, StreamJob(prompt, sampling), by_name, _Silent())
     driver.start()
     try:
         text = "".join([emit.text async for emit in driver])
     finally:
         await driver.aclose()
-        source.rest_after = None
     moves = [record for record in session.migrations if record.outcome == "completed"]
-    by_ids = all(r.handoff is None or r.handoff.packed_ids is not None for r in target.requests)
+    handoffs = [leg.handoff for leg in session.legs if leg.handoff is not None]
+    by_ids = all(handoff.packed_ids is not None for handoff in handoffs)
     return Migrated(text, session.buffer.accepted, moves[0].at_token if moves else None, by_ids, session)
 
 

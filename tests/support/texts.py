@@ -1,0 +1,46 @@
+"""Answers that are hard to cut: what a model may write, chosen for how tokenizers and UTF-8 take it apart."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ANSWERS: Final[dict[str, str]] = {
+    "english": "The lighthouse keeper rowed out at dawn, humming.",
+    "contractions": "It's what we'd've done, isn't it? They'll say \"no\".",
+    "german": "Größere Füße brauchen übermäßig große Schuhe, heißt es.",
+    "french": "L’été, à Noël, où naît cœur : « déjà » vu…",
+    "polish": "Zażółć gęślą jaźń; pchnąć w tę łódź jeża.",
+    "vietnamese": "Tiếng Việt có sáu thanh điệu rất khó.",
+    "chinese": "学而时习之,不亦说乎?有朋自远方来。",
+    "japanese": "吾輩は猫である。名前はまだ無い。カタカナも。",
+    "rare ideographs": "𠮷野家で𩸽を食べる𠀋",
+    "korean": "안녕하세요, 세계! 값을 깎다.",
+    "decomposed hangul": "각 값",
+    "hindi": "नमस्ते दुनिया, क्षत्रिय कृष्ण।",
+    "thai": "สวัสดีชาวโลก น้ำใจ",
+    "hebrew": "שָׁלוֹם עוֹלָם, 123 שקלים.",
+    "arabic": "السَّلامُ عَلَيْكُم 456 يوم",
+    "right to left marks": "abc \u202bאבג\u202c \u200fdef\u200e",
+    "emoji": "Fun 🙂🦊🎈 and 🌍🚀!",
+    "joined emoji": "Family 👩‍👩‍👧‍👦, 👩🏽‍🚀 and 🏳️‍🌈.",
+    "skin tones": "👍👍🏻👍🏿 👋🏽",
+    "flags and keycaps": "🇩🇪🇯🇵 1️⃣2️⃣ #️⃣",
+    "emoji without spaces": "🙂a🙂b🙂\n🙂\t🙂",
+    "combining marks": "e\u0301 a\u0308\u0323 n\u0303 Z\u0351\u036b\u0343a\u0328l\u0334go",
+    "code": "def f(x):\n    if x > 0:\n        return [x ** 2]\n",
+    "tabs": "\tif (a[i] != '\\0')\n\t\tgoto end;\t// done\n",
+    "json": '{"a": [1, 2.5e-3, null], "ü": "\\u00fc"}',
+    "markdown": "# Title\n\n- one\n  - two\n\n```sh\nls -la\n```\n",
+    "leading spaces": "   three spaces come first",
+    "trailing spaces": "and two come last  ",
+    "only spaces": "          ",
+    "newlines": "\n\none\n\n\ntwo\r\nthree\n",
+    "no-break spaces": "1\u00a0000\u202f000\u2009kg\u3000全角",
+    "numbers": "3.14159 2718281828 1,000,000 0x1F 1e-9 ½ ² ٣",
+    "mathematics": "∀x∈ℝ: ⌈x⌉ ≥ x ⇒ ∑ᵢ xᵢ² → ∞ 𝔸𝕓𝒸",
+    "box drawing": "┌──┐\n│▓▒░│\n└──┘ ⠿",
+    "words of control tokens": "<|im_end|> <eos><end_of_turn>\n<|endoftext|> <pad>",
+    "replacement characters": "a\ufffdb\ufffd\ufffd c",
+    "invisible": "\ufeffzero\u200bwidth\u2060joiner\u00adsoft",
+    "mixed": "Zürich 東京 Москва القاهرة 🗼 Ω≈ç√",
+}
