@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from serve_app.core.breaker import BreakerState
 
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _TBT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _QOE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+
+
+def _state_of(states: Callable[[], Mapping[str, BreakerState]], endpoint: str) -> float:
+    return _STATES.index(states()[endpoint])
+
+
+_STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 
 
 class Metrics:
@@ -55,6 +65,12 @@ class Metrics:
         """``count``: requests planned by a static rule so far, because an estimate failed."""
         gauge = Gauge("disco_static_plans", "Plans made without estimates, since the start", registry=self._registry)
         gauge.set_function(count)
+
+    def watch_breakers(self, states: Callable[[], Mapping[str, BreakerState]]) -> None:
+        """``states``: of every endpoint's circuit breaker."""
+        gauge = Gauge("disco_breaker_state", "0: closed, 1: half open, 2: open", ["endpoint"], registry=self._registry)
+        for endpoint in states():
+            gauge.labels(endpoint).set_function(partial(_state_of, states, endpoint))
 
     def failed(self, code: str) -> None:
         """A request ended with an error before it had a report."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.engines.profiles import CloudProfile, load_profile
+from serve_app.core.breaker import BreakerConfig, Breakers
 from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost
 from serve_app.core.energy import JOULES_PER_TOKEN_AND_BILLION, DeviceState, exchange_rate
@@ -83,6 +84,12 @@ def planner_config(live: LiveSettings) -> PlannerConfig:
     )
 
 
+def breaker_config(live: LiveSettings) -> BreakerConfig:
+    limits = live.limits
+    longest = limits.breaker_seconds
+    return BreakerConfig(limits.breaker_faults, shortest=min(BreakerConfig().shortest, longest), longest=longest)
+
+
 def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[EndpointInfo]) -> LocalState:
     """What a router that has seen nothing yet goes by."""
     priors = {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()}
@@ -90,4 +97,5 @@ def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[Endpoint
         Planner(planner_config(live), infos, cost_model(app, live), priors),
         TokenBudget(live.policy.budget),
         EndpointLoad({name: settings.most_streams for name, settings in app.endpoints.items()}),
+        Breakers(breaker_config(live)),
     )

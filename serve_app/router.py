@@ -17,7 +17,7 @@ from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
 from serve_app.ingress import Surface, build_http_app
 from serve_app.metrics import Metrics
-from serve_app.priors import cost_model, initial_state, planner_config
+from serve_app.priors import breaker_config, cost_model, initial_state, planner_config
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
@@ -61,6 +61,7 @@ class DiscoRouter:
         metrics = Metrics()
         metrics.watch_budget(lambda: self._state.budget.spent_share)
         metrics.watch_fallbacks(lambda: self._state.planner.fallbacks)
+        metrics.watch_breakers(lambda: {name: self._state.breakers[name].state for name in self._endpoints})
         self._surface = Surface(
             self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
         )
@@ -83,6 +84,7 @@ class DiscoRouter:
         live.check_against(self._app)
         self._service.live = live
         self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
+        self._state.breakers.reconfigure(breaker_config(live))
         self._state.budget.set_share(live.policy.budget)
 
     def readiness(self) -> Readiness:

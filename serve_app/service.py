@@ -9,8 +9,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
+from serve_app.core.breaker import health_of
 from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import UnknownModel
@@ -21,6 +23,7 @@ from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishR
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
+from serve_app.core.watch import Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.eligibility import eligible_endpoints
 from serve_app.settings import AppSettings, LiveSettings
@@ -72,17 +75,21 @@ class StreamService:
         longest = max(info.context_length for info in eligible)
         estimated = min(longest, state.estimator(request.model).estimate(request.prompt))
         charge = Charge(state.budget, planner, estimated, {info.kind for info in eligible})
+        healthy = state.breakers.healthy([info.id for info in eligible], now)
+        ranked = sorted(eligible, key=lambda info: info.id not in healthy)
         plan = planner.plan(
             estimated,
-            eligible,
+            ranked[: len(healthy)],
             now,
             self._random.random(),
             afford=charge.afford,
             share=state.budget.planned_share,
             queue=state.load.queue_seconds,
         )
+        if avoided := tuple(info.id for info in ranked[len(healthy) :]):
+            plan = replace(plan, reason=f"{plan.reason}, avoiding {', '.join(avoided)}", avoided=avoided)
         session = StreamSession(
-            request.request_id, self._config(request, estimated), plan, eligible, self._mover(request)
+            request.request_id, self._config(request, estimated), plan, ranked, self._mover(request), self._watch()
         )
         stream = OpenStream(self, request, session, span, charge)
         job = StreamJob(request.prompt, request.sampling, request.delivery)
@@ -119,13 +126,25 @@ class StreamService:
             is_full=self._state.load.is_full,
         )
 
+    def _watch(self) -> Watch:
+        limits, state, clock = self.live.limits, self._state, asyncio.get_running_loop().time
+        failing = Patience(limits.first_token_seconds, limits.idle_seconds)
+
+        def patience(endpoint: EndpointId, tokens: int) -> Patience:
+            usual, queue = state.planner.estimates.usual(endpoint, tokens), state.load.queue_seconds(endpoint)
+            return patience_of(usual, limits.patience, queue, failing)
+
+        return Watch(patience, lambda endpoint: state.breakers.is_sick(endpoint, clock()))
+
     def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
         observe = self._state.planner.estimates.observe
         for leg in session.legs:
-            if leg.ttft is not None and leg.handoff is None:
+            if leg.handoff is None and (ttft := _first_token(leg)) is not None:
                 queued = leg.receipt.queued if leg.receipt else 0.0
-                observe(Observation(Seen.FIRST_TOKEN, session.prompt_tokens, leg.ttft - queued, leg.info.id))
+                observe(Observation(Seen.FIRST_TOKEN, session.prompt_tokens, ttft - queued, leg.info.id))
+            if leg.tokens > 1:
+                observe(Observation(Seen.SILENCE, leg.tokens, leg.silence, leg.info.id))
             if request.delivery == "eager":
                 observe(Observation(Seen.DECODED, leg.decoded, leg.decode_seconds, leg.info.id))
         if session.winner is not None:
@@ -133,6 +152,13 @@ class StreamService:
             self._state.estimator(request.model).learn(request.prompt, session.prompt_tokens)
         if finish is not None and session.buffer.accepted:
             observe(Observation(Seen.ANSWER, session.buffer.accepted))
+
+
+def _first_token(leg: Leg) -> float | None:
+    """Seconds to its first token. One that was given up for its silence took at least as long as that was borne."""
+    if leg.ttft is None and leg.overdue and leg.ended is not None:
+        return leg.ended - leg.started
+    return leg.ttft
 
 
 class OpenStream:
@@ -206,11 +232,15 @@ class OpenStream:
             self._span.end(self.outcome, code)
 
     def leg_started(self, leg: Leg) -> dict[str, str]:
-        self._service._state.load.started(leg.info.id)
+        state = self._service._state
+        state.load.started(leg.info.id)
+        state.breakers[leg.info.id].started(leg.attempt, leg.started)
         span = self._span.start_leg(leg.attempt, leg.info, leg.reason.value)
         self._legs[leg.attempt] = span
         return span.inject()
 
     def leg_ended(self, leg: Leg) -> None:
-        self._service._state.load.ended(leg.info.id, asyncio.get_running_loop().time() - leg.started)
+        state, now = self._service._state, asyncio.get_running_loop().time()
+        state.load.ended(leg.info.id, now - leg.started)
+        state.breakers[leg.info.id].ended(leg.attempt, health_of(leg), leg.started, now)
         self._legs.pop(leg.attempt).end(leg_report(leg, self._session, self._costs))

@@ -176,6 +176,17 @@ class LimitSettings(Settings):
     idle_seconds: Seconds = Field(
         default=5.0, description="A running leg silent for this long beyond the slack failed."
     )
+    patience: float | None = Field(
+        default=3.0,
+        ge=1,
+        le=1000,
+        description="A leg silent for this many times what its endpoint takes in 99 of 100 cases gets another beside "
+        "it; null: none does before it has failed.",
+    )
+    breaker_faults: int = Field(
+        default=5, ge=1, le=1000, description="Faults among twice as many answers that bar an endpoint for a while."
+    )
+    breaker_seconds: Seconds = Field(default=30.0, description="Longest time until a barred endpoint is tried again.")
 
 
 class LiveSettings(Settings):

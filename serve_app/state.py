@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from serve_app.core.breaker import Breakers
 from serve_app.core.budget import TokenBudget
 from serve_app.core.estimate import PromptEstimator
 from serve_app.core.load import EndpointLoad
@@ -23,6 +24,9 @@ class SharedState(Protocol):
     @property
     def load(self) -> EndpointLoad: ...
 
+    @property
+    def breakers(self) -> Breakers: ...
+
     def estimator(self, model: str) -> PromptEstimator: ...
 
 
@@ -33,6 +37,7 @@ class LocalState:
     planner: Planner
     budget: TokenBudget
     load: EndpointLoad
+    breakers: Breakers = field(default_factory=Breakers)
     estimators: dict[str, PromptEstimator] = field(default_factory=dict)
 
     def estimator(self, model: str) -> PromptEstimator:

@@ -216,8 +216,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class DispatchPlan:
-    """One launch is plain dispatch, two at 0 a race, a delay a wait-time hedge. Sorted by delay."""
+    """One launch is plain dispatch, two at 0 a race, a delay a wait-time hedge. Sorted by delay.
+
+    ``avoided``: endpoints that the plan had to do without, because they fail too often.
+    """
 
     launches: tuple[Launch, ...]
     policy: str
     reason: str
+    avoided: tuple[EndpointId, ...] = ()

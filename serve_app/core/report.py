@@ -80,6 +80,7 @@ def build_report(
         "policy": session.plan.policy,
         "reason": session.plan.reason,
         "eligible": list(session.eligible),
+        "avoided": list(session.plan.avoided),
         "hedge": _hedge(session),
         "winner": session.winner.info.id if session.winner else None,
         "legs": legs,

@@ -165,7 +165,7 @@ def _settings(setting: Setting) -> tuple[AppSettings, LiveSettings]:
             "mode": "off" if setting.mode is None else setting.mode.value,
             "network_seconds": setting.network,
         },
-        "limits": {"stream_seconds": 1e6, "first_token_seconds": 1e5, "idle_seconds": 1e5},
+        "limits": {"stream_seconds": 1e6, "first_token_seconds": 1e5, "idle_seconds": 1e5, "patience": None},
     }
     return AppSettings.model_validate({"endpoints": engines}), LiveSettings.model_validate(live)
 

@@ -61,6 +61,7 @@ def test_a_plain_answer() -> None:
     assert result == {
         "policy": "test",
         "eligible": ["cloud", "phone"],
+        "avoided": [],
         "reason": "test",
         "hedge": "none",
         "winner": "cloud",

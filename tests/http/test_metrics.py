@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from serve_app.core.breaker import BreakerState
 from serve_app.metrics import Metrics
 from tests.http.fakes import REPORT
 
@@ -64,6 +65,14 @@ def test_the_budget_is_read_when_asked() -> None:
     assert samples(metrics)["disco_budget_share", ()] == 0.25
     share[0] = 0.5
     assert samples(metrics)["disco_budget_share", ()] == 0.5
+
+
+def test_the_states_of_breakers_are_read_when_asked() -> None:
+    metrics, states = Metrics(), dict.fromkeys(("cloud", "phone"), BreakerState.CLOSED)
+    metrics.watch_breakers(lambda: states)
+    assert [samples(metrics)["disco_breaker_state", (("endpoint", name),)] for name in states] == [0, 0]
+    states["phone"] = BreakerState.OPEN
+    assert [samples(metrics)["disco_breaker_state", (("endpoint", name),)] for name in states] == [0, 2]
 
 
 def test_two_routers_in_a_process_count_apart() -> None:
