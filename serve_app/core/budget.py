@@ -11,6 +11,9 @@ HORIZON: Final = 30.0
 LEAST: Final = 0.5
 #: Requests that the mean prompt remembers.
 MEMORY: Final = 200
+#: Typical reservations that unused credit may pile up to, if they are more than a burst: where few prompts have most
+#: of the tokens, credit waits for them.
+CREDIT: Final = 5.0
 #: Debt of a race: mean prompts at first, later this part of all that was ever credited. So the realised share soon
 #: stays within 1 % of b, and long prompts are not refused for ever.
 FIRST_DEBT: Final = 2.0
@@ -24,7 +27,7 @@ class TokenBudget:
     tokens by more than the largest prompt, nor by more than ``debt``, however many requests run at once. Use beyond a
     reservation (its length was underestimated) comes on top, until later requests have paid for it. Hedges, which are
     seldom needed but then badly, may go ``burst`` mean prompts deeper; that is also how many of them an outage of the
-    other side can cause at once. ``burst`` is the most, too, that unused credit may pile up to.
+    other side can cause at once. Unused credit piles up to as much, or to ``CREDIT`` typical reservations.
 
     The bucket alone underspends: what it refuses is lost. So policies are fitted to ``planned_share``, which steers
     the balance to one typical reservation.
@@ -50,6 +53,16 @@ class TokenBudget:
         return self._burst * self._mean
 
     @property
+    def typical(self) -> float:
+        """Tokens of a typical reservation. Tokens are mostly those of long prompts, so it is longer than the mean."""
+        return self._mean_square / self._mean if self._mean else 0.0
+
+    @property
+    def capacity(self) -> float:
+        """Tokens that unused credit may pile up to."""
+        return max(self.limit, CREDIT * self.typical)
+
+    @property
     def debt(self) -> float:
         """Tokens that a race may leave owing."""
         return min(self.limit, max(FIRST_DEBT * self._mean, PRECISION * self._earned))
@@ -67,9 +80,8 @@ class TokenBudget:
         """
         if not self._mean:
             return self._share
-        # Tokens of prompts are mostly those of long prompts, so a typical reservation is longer than the mean prompt.
-        typical = min(self._mean_square / self._mean, self.debt)
-        steered = self._share + (self.balance - typical) / (HORIZON * self._mean)
+        wanted = min(self.typical, self.debt)
+        steered = self._share + (self.balance - wanted) / (HORIZON * self._mean)
         return min(1.0, max(LEAST * self._share, steered))
 
     def admit(self, prompt_tokens: int) -> None:
@@ -78,7 +90,7 @@ class TokenBudget:
         weight = 1 / min(self._prompts, MEMORY)
         self._mean += weight * (prompt_tokens - self._mean)
         self._mean_square += weight * (prompt_tokens**2 - self._mean_square)
-        self.balance = min(self.limit, self.balance)
+        self.balance = min(self.capacity, self.balance)
         self.correct(prompt_tokens)
 
     def correct(self, tokens: int) -> None:

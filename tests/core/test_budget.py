@@ -73,15 +73,24 @@ def test_what_was_used_without_a_reservation_is_owed_but_not_for_ever() -> None:
 
 
 def test_unused_credit_piles_up_to_the_burst_only_but_a_prompt_has_its_own() -> None:
-    budget = TokenBudget(0.5, burst=3.0)
+    budget = TokenBudget(0.5, burst=8.0)
     for _ in range(50):
         budget.admit(100)
-    assert budget.balance == budget.limit + 50.0 == 350.0
+    assert budget.balance == budget.limit + 50.0 == 850.0
     reservation = budget.reserve(100)
     assert reservation is not None
     reservation.settle(0)
     budget.admit(100)
-    assert budget.balance == 350.0
+    assert budget.balance == 850.0
+
+
+def test_where_few_prompts_have_most_of_the_tokens_credit_waits_for_them() -> None:
+    budget = TokenBudget(0.5, burst=8.0)
+    for _ in range(40):
+        for tokens in [10] * 19 + [2000]:
+            budget.admit(tokens)
+    assert budget.typical > 1500
+    assert budget.balance > budget.capacity == 5 * budget.typical > 5 * budget.limit
 
 
 def test_a_prompt_far_beyond_the_balance_is_refused_and_its_credit_kept_for_others() -> None:
@@ -173,7 +182,7 @@ class Interleaving(RuleBasedStateMachine):
         self.earned += self.share * tokens
         self.admitted += tokens
         self.largest = max(self.largest, tokens)
-        assert self.budget.balance <= self.budget.limit + self.share * tokens + 1e-6
+        assert self.budget.balance <= self.budget.capacity + self.share * tokens + 1e-6
         reservation = self.budget.reserve(tokens)
         if reservation is None:
             return multiple()
