@@ -66,7 +66,7 @@ async def request(server: Running, method: str, path: str, key: str | None = Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-@pytest.mark.parametrize("key", [None, STRANGER])
+@pytest.mark.parametrize("key", [None, STRANGER], ids=["none", "stranger"])
 def test_everything_under_v1_needs_a_key(key: str | None, host: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with keyed(host=host) as server:
@@ -127,6 +127,7 @@ def test_metrics_are_for_their_own_key_which_opens_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("host", "key", "told"),
     [("0.0.0.0", None, False), ("0.0.0.0", STRANGER, False), ("0.0.0.0", SCRAPER, True), ("127.0.0.1", None, True)],
+    ids=["nobody", "a stranger", "the scraper", "this machine"],
 )
 def test_whether_it_is_ready_everybody_may_know_but_not_why(host: str, key: str | None, told: bool) -> None:
     async def scenario() -> None:
