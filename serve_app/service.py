@@ -155,8 +155,10 @@ class StreamService:
 
 
 def _first_token(leg: Leg) -> float | None:
-    """Seconds to its first token. One that was given up for its silence took at least as long as that was borne."""
-    if leg.ttft is None and leg.overdue and leg.ended is not None:
+    """Seconds to its first token. One that was given up for its silence, and a loser that the stream did not wait for,
+    took at least as long: without them, estimates would hold slow answers for rarer than they are."""
+    given_up = leg.overdue or (leg.watched and leg.error is None)
+    if leg.ttft is None and given_up and leg.ended is not None:
         return leg.ended - leg.started
     return leg.ttft
 

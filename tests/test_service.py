@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from serve_app.core.errors import AccessDenied, DiscoError, InvalidRequest, PromptTooLong, UnknownModel
+from serve_app.core.estimates import Seen
 from serve_app.core.model import Pin, TextPrompt, TokenPrompt
 from serve_app.settings import TelemetrySettings
 from serve_app.streams import Grant
@@ -186,6 +187,20 @@ def test_the_planner_learns_ttfts_and_rates_while_serving() -> None:
 
     prior_is_wrong = {"endpoints": {"cloud": simulated("cloud", 0.4), "phone": simulated("device", 0.05)}}
     serve(play, args=prior_is_wrong)
+
+
+def test_a_server_that_had_not_spoken_when_the_answer_was_over_was_at_least_that_slow() -> None:
+    async def play(local: LocalService) -> None:
+        estimates = local.service._state.planner.estimates
+        _, outcome = await local.ask(5, 0, migrate=False)
+        cloud = next(leg for leg in outcome.report["legs"] if leg["endpoint"] == "cloud")
+        assert (cloud["outcome"], cloud["ttft_s"]) == ("lost", None)
+        seen = [one.seconds for one in estimates.drain() if one.what is Seen.FIRST_TOKEN and one.endpoint == "cloud"]
+        assert len(seen) == 1
+        assert outcome.report["ttft_s"] < seen[0] < 100
+
+    never = {"endpoints": {"cloud": simulated("cloud", 500.0), "phone": simulated("device", 0.05)}}
+    serve(play, args=never)
 
 
 @pytest.mark.parametrize("leave_after", [0, 1, 5])
