@@ -7,6 +7,7 @@ import io
 import logging
 import math
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -34,12 +35,18 @@ LAST_WORDS: Final = 1.0
 #: Seconds. Whatever still lives after this is killed with the process.
 SHUTDOWN_LIMIT: Final = 25.0
 
+#: Ray's switch for the token that every call to it must carry.
+AUTHENTICATION: Final = "RAY_AUTH_MODE"
+
+#: Where the user may have put that token, or the path of its file.
+TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
 #: Ray's switches for this process and all that it starts. They have to be set before Ray is imported.
 ENVIRONMENT: Final = {
     "RAY_ADDRESS": "local",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Serve's replicas listen on every interface; the token is what keeps strangers out.
-    "RAY_AUTH_MODE": "token",
+    AUTHENTICATION: "token",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     # Implied by the switch above for replicas, but the proxy looks before it is implied.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
@@ -72,7 +79,20 @@ def ray_cpus(app: AppSettings) -> int:
 
 
 def prepare(environment: Mapping[str, str] = ENVIRONMENT) -> None:
-    """Set Ray's switches, which Ray reads once, when it is imported. Raises ``LaunchFailed`` where that is too late."""
+    """Set Ray's switches, which Ray reads once, when it is imported.
+
+    Raises ``LaunchFailed`` where that is too late, or where the user's environment turns Ray's authentication off:
+    that would let everybody who reaches this machine run code on it, so it is neither obeyed nor silently undone.
+    """
+    wanted, found = environment.get(AUTHENTICATION), os.environ.get(AUTHENTICATION)
+    if wanted == "token" and found is not None and found.lower() != wanted:
+        raise LaunchFailed(
+            f"{AUTHENTICATION}={found} turns off the authentication of Ray, whose ports are open to the network; "
+            f"remove it: `unset {AUTHENTICATION}`"
+        )
+    if wanted == "token" and not any(name in os.environ for name in TOKENS):
+        # Ray would keep one token for all its clusters, in a file that everybody on this machine may read.
+        os.environ[TOKENS[0]] = secrets.token_hex(32)
     if all(os.environ.get(name) == value for name, value in environment.items()):
         return
     if "ray" in sys.modules:

@@ -199,7 +199,11 @@ def _end_the_rest_of_the_group() -> None:
 
 def _main(arguments: Sequence[str]) -> int:
     # Ray reads its switches when it is imported, which reading a configuration already does.
-    prepare()
+    try:
+        prepare()
+    except LaunchFailed as error:
+        Console(stderr=True).print(error.message, style="red", markup=False, highlight=False, soft_wrap=True)
+        return UNFIT
     name, *port = arguments
     try:
         configuration = load(name, int(port[0]) if port else None)

@@ -63,7 +63,7 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env={name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:

@@ -338,6 +338,35 @@ print(get_authentication_mode() == AuthenticationMode.TOKEN)
     assert python(script) == ["True"]
 
 
+@pytest.mark.parametrize("given", [{}, {"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/mine"}])
+def test_every_service_has_a_ray_token_of_its_own_unless_the_user_gives_one(given: dict[str, str]) -> None:
+    script = f"""
+import os
+for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+    os.environ.pop(name, None)
+os.environ.update({given!r})
+from serve_app.cli.launch import prepare
+prepare()
+print(*[os.environ.get(name, "none") for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")])
+"""
+    token, path = python(script)
+    if given:
+        assert (token, path) == (given.get("RAY_AUTH_TOKEN", "none"), given.get("RAY_AUTH_TOKEN_PATH", "none"))
+    else:
+        assert (len(token), path) == (64, "none")
+        assert python(script)[0] != token
+
+
+@pytest.mark.parametrize("mode", ["disabled", "Disabled", "", "off"])
+def test_a_ray_without_authentication_is_not_started(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    assert up_module.main(["simulated"]) == UNFIT
+    assert "unset RAY_AUTH_MODE" in capsys.readouterr().err
+    assert launch.os.environ["RAY_AUTH_MODE"] == mode
+
+
 def test_switches_that_come_too_late_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
