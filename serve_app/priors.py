@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.engines.profiles import CloudProfile, load_profile
+from actors.engines.profile_file import load_prior
+from actors.engines.profiles import CloudProfile, Profile, load_profile
 from serve_app.core.breaker import BreakerConfig, Breakers
 from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost
@@ -34,23 +35,26 @@ SERVER = LatencyProfile(LinearTtft(slope=1 / 2000, intercept=0.6), prefill_rate=
 
 
 def prior_profile(engine: EngineSettings) -> LatencyProfile:
-    """From the imitated or named profile or the simulation's own settings; otherwise a modest guess."""
-    named = engine.profile if isinstance(engine, ShapedEngineSettings) else None
-    if isinstance(engine, OpenAIHttpEngineSettings):
-        if engine.prior is None:
+    """From the measured profile that is named or imitated, or the simulation's own settings; else a modest guess."""
+    if engine.prior is not None:
+        return _believed(load_prior(engine.prior))
+    match engine:
+        case ShapedEngineSettings():
+            return _believed(load_profile(engine.profile))
+        case OpenAIHttpEngineSettings():
             return SERVER
-        named = engine.prior
-    if named is not None:
-        profile = load_profile(named)
-        if isinstance(profile, CloudProfile):
-            samples = EmpiricalTtft(np.array(profile.ttft_samples()))
-            return LatencyProfile(samples, prefill_rate=1e6, decode_rate=profile.decode_rate)
-        linear = LinearTtft(profile.slope, profile.intercept)
-        return LatencyProfile(linear, profile.prefill_rate, profile.decode_rate)
-    if isinstance(engine, SimulatedEngineSettings):
-        linear = LinearTtft(1 / engine.prefill_rate, engine.overhead + 1 / engine.decode_rate)
-        return LatencyProfile(linear, engine.prefill_rate, engine.decode_rate)
+        case SimulatedEngineSettings():
+            linear = LinearTtft(1 / engine.prefill_rate, engine.overhead + 1 / engine.decode_rate)
+            return LatencyProfile(linear, engine.prefill_rate, engine.decode_rate)
     return UNKNOWN
+
+
+def _believed(profile: Profile) -> LatencyProfile:
+    if isinstance(profile, CloudProfile):
+        samples = EmpiricalTtft(np.array(profile.ttft_samples()))
+        return LatencyProfile(samples, prefill_rate=1e6, decode_rate=profile.decode_rate)
+    linear = LinearTtft(profile.slope, profile.intercept)
+    return LatencyProfile(linear, profile.prefill_rate, profile.decode_rate)
 
 
 def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:

@@ -10,7 +10,8 @@ from actors.engines.gguf import beyond_training, trained_context
 from actors.engines.model_folder import folder_of, read_folder
 from actors.engines.models import KNOWN, resolve
 from actors.engines.openai_http_template import PromptTemplate
-from actors.engines.profiles import known_profiles, load_profile
+from actors.engines.profile_file import load_prior
+from actors.engines.profiles import load_profile
 from serve_app.core.errors import EndpointUnavailable
 from serve_app.engine_settings import (
     EngineSettings,
@@ -63,6 +64,11 @@ def engine_problems(app: AppSettings) -> list[str]:
                 load_profile(endpoint.engine.profile)
             except ValueError as error:
                 problems.append(f"{path}{error}")
+        if endpoint.engine.prior is not None:
+            try:
+                load_prior(endpoint.engine.prior)
+            except ValueError as error:
+                problems.append(f"{path}{error}")
         engine = bare(endpoint.engine)
         if isinstance(engine, LlamaCppEngineSettings):
             problems += [f"{inner}{problem}" for problem in _model_problems(engine)]
@@ -82,8 +88,6 @@ def _http_problems(engine: OpenAIHttpEngineSettings) -> list[str]:
             PromptTemplate.load(engine.chat_template, engine.eos_token)
         except EndpointUnavailable as error:
             problems.append(error.message)
-    if engine.prior is not None and engine.prior not in known_profiles():
-        problems.append(f"engine.prior: no profile named {engine.prior!r}; known: {', '.join(known_profiles())}")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Shipped configurations with a real model, under Ray Serve. Of the others, `disco up` starts ``simulated``, tests/vllm ``vllm``."""
+"""Shipped configurations with a real model, under Ray Serve. `disco up` starts ``simulated``, tests/vllm ``vllm``."""
 
 from __future__ import annotations
 
