@@ -32,7 +32,7 @@ from serve_app.core.optimal_threshold import fit_optimal_threshold
 from serve_app.core.optimal_waits import fit_optimal_waits
 from serve_app.core.schedule import Schedule
 from serve_app.sim import public, shipped
-from serve_app.sim.online import serve
+from serve_app.sim.online import Loop, serve
 from serve_app.sim.requests import Population, Requests
 
 BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -72,7 +72,7 @@ def spend(row: Row, requests: int) -> dict[str, Any]:
     """Realised spend relative to b, and whether there was use for all of b."""
     people = population(row)
     drawn = people.draw(requests, np.random.default_rng(SEED))
-    served = serve(drawn, people.device, row.regime, row.budget)
+    served = serve(drawn, Loop(people.device, row.regime, row.budget))
     half = np.random.default_rng(SEED).permutation(people.server_ttft)[: (people.server_ttft.size + 1) // 2]
     lengths = LengthDistribution.of_samples(people.prompt_tokens)
     static = _spent(_fit(EmpiricalTtft(half), lengths, people.device, row), drawn, row.regime)
@@ -112,21 +112,22 @@ def rows(budgets: Sequence[float], overheads: Sequence[float]) -> Iterator[Row]:
 def drifting(services: Mapping[str, NDArray[np.float64]], run: int) -> Requests:
     """Segments of the services in ``DRIFT``, drawn in runs of ``run`` requests that followed each other."""
     rng = np.random.default_rng(SEED)
-    prompts = shipped.prompts("alpaca").prompt_tokens
+    prompts = shipped.prompts("alpaca")
     count = SEGMENT * len(DRIFT)
     ttft = []
     for name in DRIFT:
         samples = services[name]
         starts = rng.integers(0, samples.size, SEGMENT // run)
         ttft.append(samples[(starts[:, None] + np.arange(run)).ravel() % samples.size])
-    lengths = rng.choice(prompts, count)
-    return Requests(lengths, np.zeros(count, dtype=np.int64), np.concatenate(ttft), rng.random(count))
+    lengths = rng.choice(prompts.prompt_tokens, count)
+    u = rng.random(count)
+    return Requests(lengths, rng.choice(prompts.output_tokens, count), np.concatenate(ttft), u)
 
 
 def drift(services: Mapping[str, NDArray[np.float64]], budget: float, run: int) -> dict[str, Any]:
     requests = drifting(services, run)
     device = shipped.paper_device(shipped.PAPER_DEVICES[1], 0.3).line
-    served = serve(requests, device, Regime.DEVICE_CONSTRAINED, budget, WINDOW)
+    served = serve(requests, Loop(device, Regime.DEVICE_CONSTRAINED, budget, WINDOW))
     hindsight = _hindsight(requests, device, budget)
     second = slice(SEGMENT + SETTLED, 2 * SEGMENT)
     return {

@@ -70,7 +70,7 @@ class Planner:
 
     ``constrained_kind``: the side whose prompt tokens the budget limits, None with endpoints of one kind only. Prices
     alone decide it, so what a plan was allowed and what its request is charged for are the same side.
-    ``fallbacks``: plans made without estimates, because an estimate failed.
+    ``fallbacks``: plans made without estimates, because an estimate failed. ``fits``: how often estimates were renewed.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Planner:
         self.config = config
         self.costs = costs
         self.fallbacks = 0
+        self.fits = 0
         self._infos = tuple(infos)
         self.constrained_kind = _dear_kind(config, self._infos, costs)
         self.estimates = Estimates({info.id: priors[info.id] for info in infos}, config.window)
@@ -242,6 +243,7 @@ class Planner:
             return
         # Noted first: should an estimate fail, the last good fit serves until the next one is due.
         self._fitted_at = now
+        self.fits += 1
         self.estimates.refit()
         self._share = share
         self._fitted.clear()

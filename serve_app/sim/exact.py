@@ -25,18 +25,17 @@ from serve_app.core.model import (
     Sampling,
     TokenPrompt,
 )
-from serve_app.core.planner import Planner, PlannerConfig
+from serve_app.core.planner import Afford, Planner, PlannerConfig, Queue, no_queue
 from serve_app.core.schedule import Delays
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.sim.endpoints import DeviceTiming, ServerTiming, TimedEndpoint
+from serve_app.sim.online import DEVICE, SERVER, Loop
 from serve_app.sim.requests import Requests
 from serve_app.sim.virtual_time import run_virtual
 from serve_app.state import LocalState
 from serve_app.streams import ClientRequest
 from serve_app.telemetry import Telemetry
-
-SERVER, DEVICE = "server", "device"
 
 #: Seconds by which a delayed launch is put off, so that a token which comes at that very instant comes first: a hedge
 #: is due only if T_s > w(l), and waits fitted to a trace are values of that trace.
@@ -79,7 +78,13 @@ class Played:
     report: Mapping[str, Any]
 
 
-class _Scheduled(Planner):
+class _Numbered(Planner):
+    """A planner that is told which request of the trace comes next."""
+
+    number = 0
+
+
+class _Scheduled(_Numbered):
     """Plans what a schedule decided beforehand, and believes in the traces instead of in what it sees."""
 
     def __init__(self, requests: Requests, delays: Delays, setting: Setting, infos: Sequence[EndpointInfo]) -> None:
@@ -92,7 +97,6 @@ class _Scheduled(Planner):
         outputs = np.minimum(requests.output_tokens, setting.max_tokens)
         self._answers = OutputLengths(outputs.tolist())
         self._delays = delays
-        self.number = 0
 
     def expected_remaining(self, accepted: int, max_tokens: int) -> float:
         return self._answers.expected_remaining(accepted, max_tokens)
@@ -111,13 +115,62 @@ def play(
     requests: Requests, delays: Delays, setting: Setting, progress: Callable[[int], None] = lambda _: None
 ) -> list[Played]:
     """Every request to its end, one after the other. ``progress`` is told how many are done."""
-    return run_virtual(_play(requests, delays, setting, progress))
-
-
-async def _play(requests: Requests, delays: Delays, setting: Setting, progress: Callable[[int], None]) -> list[Played]:
     endpoints = _endpoints(requests, setting)
     planner = _Scheduled(requests, delays, setting, [endpoint.info for endpoint in endpoints.values()])
-    state = LocalState(planner, TokenBudget(1.0), EndpointLoad(dict.fromkeys(endpoints, _SLOTS)))
+    return run_virtual(_play(requests, setting, endpoints, planner, TokenBudget(1.0), progress))
+
+
+class _Closed(_Numbered):
+    """The loop's own planner, with the trace's random numbers. ``steps``: as ``online.Served``."""
+
+    def __init__(self, requests: Requests, loop: Loop) -> None:
+        super().__init__(*loop.beliefs())
+        self._u = requests.u.tolist()
+        self.steps: list[int] = []
+
+    def plan(
+        self,
+        prompt_tokens: int,
+        eligible: Sequence[EndpointInfo],
+        now: float,
+        u: float,  # noqa: ARG002 - the trace brings its own
+        *,
+        afford: Afford,
+        share: float | None = None,
+        queue: Queue = no_queue,
+    ) -> DispatchPlan:
+        fits = self.fits
+        chosen = super().plan(
+            prompt_tokens, eligible, now, self._u[self.number], afford=afford, share=share, queue=queue
+        )
+        if self.fits > fits:
+            self.steps.append(self.number)
+        return chosen
+
+
+def play_loop(
+    requests: Requests, loop: Loop, progress: Callable[[int], None] = lambda _: None
+) -> tuple[list[Played], tuple[int, ...]]:
+    """The closed loop ``online.serve``: what became of every request, and before which the controller stepped."""
+    free = UnitCost(0.0, 0.0)
+    setting = Setting(
+        loop.device, loop.server_rate, loop.device_rate, free, free, requests.server_ttft, reader=loop.reader
+    )
+    endpoints = _endpoints(requests, setting)
+    planner = _Closed(requests, loop)
+    played = run_virtual(_play(requests, setting, endpoints, planner, TokenBudget(loop.budget), progress))
+    return played, tuple(planner.steps)
+
+
+async def _play(
+    requests: Requests,
+    setting: Setting,
+    endpoints: Mapping[EndpointId, TimedEndpoint],
+    planner: _Numbered,
+    budget: TokenBudget,
+    progress: Callable[[int], None],
+) -> list[Played]:
+    state = LocalState(planner, budget, EndpointLoad(dict.fromkeys(endpoints, _SLOTS)))
     app, live = _settings(setting)
     service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry, "disco-simulate"))
     loop, played = asyncio.get_running_loop(), []
