@@ -32,6 +32,7 @@ class ReplayEngine:
     """
 
     def __init__(self, settings: ReplayEngineSettings) -> None:
+        self._path = Path(settings.path).expanduser()
         self._settings = settings
         self._texts: tuple[str, ...] = ()
         self._recordings: tuple[Recording, ...] = ()
@@ -40,14 +41,14 @@ class ReplayEngine:
     @property
     def info(self) -> EngineInfo:
         return EngineInfo(
-            model=f"replay of {Path(self._settings.path).name}",
+            model=f"replay of {self._path.name}",
             context_length=self._settings.context_length,
             vocabulary=self._vocabulary,
         )
 
     async def start(self) -> None:
         """Raises ``EndpointUnavailable`` naming the file, and the line and what is wrong with it."""
-        path = Path(self._settings.path)
+        path = self._path
         try:
             lines = (await asyncio.to_thread(path.read_text, "utf-8")).splitlines()
         except (OSError, UnicodeDecodeError) as error:

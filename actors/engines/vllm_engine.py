@@ -16,7 +16,7 @@ from actors.engines.folder_vocab import FolderVocabulary
 from actors.engines.gguf import beyond_training
 from actors.engines.model_folder import ModelFolder, folder_of, read_folder
 from actors.engines.prompt_ids import LegInput, leg_input
-from actors.engines.vllm_runtime import load_runtime
+from actors.engines.vllm_runtime import load_runtime, not_importable
 from actors.engines.vllm_sampling import vllm_sampling
 from actors.engines.vllm_stream import AHEAD, Step, TokenStream
 from serve_app.core.errors import EndpointError, EndpointUnavailable
@@ -154,6 +154,8 @@ class VllmEngine:
             raise EndpointUnavailable(str(error)) from None
         except ValueError as error:
             raise EndpointUnavailable(f"engine.model: {error}") from None
+        except ImportError as error:
+            raise EndpointUnavailable(not_importable(error)) from None
         trained = folder.trained_context
         if trained is not None and (problem := beyond_training(settings.context_length, trained)):
             raise EndpointUnavailable(problem)

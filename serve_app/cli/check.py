@@ -113,7 +113,7 @@ def _dispatch(configuration: Configuration) -> str:
         return policy.name.value
     chosen = regime(configuration, cost_model(configuration.app, configuration.live))
     if chosen is None:
-        return "endpoints of one kind only, so the fastest of them serves alone"
+        return "endpoints of one kind only: the fastest serves, and the next one helps when it is unusually late"
     which, why = chosen
     side = "device" if which is Regime.DEVICE_CONSTRAINED else "cloud"
     notional = "; prices are notional" if configuration.live.prices.notional else ""

@@ -28,7 +28,7 @@ models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
 app.add_typer(models, name="model")
 app.add_typer(keys, name="key")
 
-ConfigArgument = Annotated[str, typer.Argument(help="A file, or a shipped configuration: disco, simulated.")]
+ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm.")]
 
 
 @app.command()
