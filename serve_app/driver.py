@@ -135,7 +135,9 @@ class StreamDriver:
                 request = self._request(command, self._observer.leg_started(leg))
                 self._tasks[command.attempt] = asyncio.create_task(self._pump(leg, request), name=command.attempt)
             case CancelStream(attempt):
-                if task := self._tasks.get(attempt):
+                # A leg that breaks off because of what it said itself sees that it is over, and can stop in peace.
+                task = self._tasks.get(attempt)
+                if task is not None and task is not asyncio.current_task():
                     task.cancel()
                 self._observe_end(attempt)
             case Emit():
@@ -162,7 +164,7 @@ class StreamDriver:
                         self._feed(Accepted(leg.attempt, item))
                     else:
                         self._feed(ChunkArrived(leg.attempt, item))
-                        if item.finish is not None:
+                        if item.finish is not None or not leg.live:
                             return
             self._feed(StreamFailed(leg.attempt, EndpointFault("the stream ended without a finish", leg.info.id)))
         except DiscoError as error:
