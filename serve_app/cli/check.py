@@ -10,14 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.threads import available_cores, cpu_engine, threads_per_engine
+from serve_app.access_settings import KeySettings
 from serve_app.cli.configfile import BadConfiguration, Configuration
 from serve_app.cli.engines import describe_engine, engine_notes, missing_models, missing_packages
 from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.engine_settings import ShapedEngineSettings
+from serve_app.keys import configured_keys
 from serve_app.priors import cost_model, prior_profile
-from serve_app.settings import EndpointSettings, RegimeSetting
+from serve_app.settings import AppSettings, EndpointSettings, RegimeSetting
 
 #: Prompt for which an endpoint's expected TTFT is shown, tokens.
 TYPICAL_PROMPT = 60
@@ -35,6 +37,7 @@ def describe(configuration: Configuration) -> RenderableType:
     facts = [
         *_endpoints(configuration),
         ("listens on", f"{configuration.host}:{configuration.port}"),
+        *_access(configuration.app),
         *(("model", f"{name}: {', '.join(_served_by(configuration, name))}") for name in configuration.app.models),
         ("dispatch", _dispatch(configuration)),
         (
@@ -101,6 +104,30 @@ def _engine(endpoint: EndpointSettings, shared: int) -> str:
     if isinstance(endpoint.engine, ShapedEngineSettings):
         parts.append(f"imitates {endpoint.engine.profile}")
     return ", ".join(parts)
+
+
+def _access(app: AppSettings) -> Iterator[tuple[str, str]]:
+    if not app.access.keyed:
+        yield "access", "everybody who can reach it" if app.access.open else "this machine only, without a key"
+        return
+    yield "access", "with an API key only"
+    for name, settings in configured_keys(app).items():
+        yield f"key {name}", ", ".join(_allowed(settings))
+
+
+def _allowed(settings: KeySettings) -> Iterator[str]:
+    yield "/metrics only" if settings.scope == "metrics" else "the API"
+    if settings.pin is not None:
+        yield settings.pin.value
+    if settings.endpoints:
+        yield f"only {' and '.join(settings.endpoints)}"
+    limits = (
+        (settings.streams, "streams at once"),
+        (settings.requests_per_minute, "requests per minute"),
+        (settings.usd_per_day, "USD per day"),
+        (settings.usd, "USD altogether"),
+    )
+    yield from (f"{limit:g} {what}" for limit, what in limits if limit is not None)
 
 
 def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -42,3 +43,30 @@ def test_what_a_newcomer_looks_for_is_there() -> None:
     text = "\n".join(page(load("simulated"), 80))
     for fact in ("openai-gpt-4-1106-preview", "s23-gemma3-1b-q4", "127.0.0.1:8000", "device-constrained", "notional"):
         assert fact in text
+
+
+def with_access(**access: Any) -> list[str]:
+    configuration = load("simulated")
+    settings = AppSettings.model_validate({"endpoints": configuration.app.endpoints, "access": access})
+    return [" ".join(line.split()) for line in page(replace(configuration, app=settings), 200)]
+
+
+def test_it_says_who_may_come_in() -> None:
+    assert "access this machine only, without a key" in with_access()
+    assert "access everybody who can reach it" in with_access(open=True)
+
+
+def test_it_says_what_each_key_may_do_and_shows_no_hash() -> None:
+    alice = {"pin": "device_only", "endpoints": ["phone"], "streams": 4, "requests_per_minute": 60}
+    budgets = {"usd_per_day": 0.5, "usd": 100}
+    keys = {
+        "alice": {"sha256": "a" * 64} | alice,
+        "bob": {"sha256": "b" * 64} | budgets,
+        "prometheus": {"sha256": "c" * 64, "scope": "metrics"},
+    }
+    lines = with_access(keys=keys, spending_folder="/var/lib/disco")
+    assert "access with an API key only" in lines
+    assert "key alice the API, device_only, only phone, 4 streams at once, 60 requests per minute" in lines
+    assert "key bob the API, 0.5 USD per day, 100 USD altogether" in lines
+    assert "key prometheus /metrics only" in lines
+    assert "aaaa" not in "".join(lines)
