@@ -140,9 +140,12 @@ class StreamService:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
         observe = self._state.planner.estimates.observe
         for leg in session.legs:
-            if leg.handoff is None and (ttft := _first_token(leg)) is not None:
-                queued = leg.receipt.queued if leg.receipt else 0.0
-                observe(Observation(Seen.FIRST_TOKEN, session.prompt_tokens, ttft - queued, leg.info.id))
+            queued = leg.receipt.queued if leg.receipt else 0.0
+            if leg.handoff is None and leg.ttft is not None:
+                observe(Observation(Seen.FIRST_TOKEN, session.prompt_tokens, leg.ttft - queued, leg.info.id))
+            elif leg.handoff is None and leg.ended is not None and _given_up(leg):
+                waited = leg.ended - leg.started - queued
+                observe(Observation(Seen.NO_TOKEN, session.prompt_tokens, waited, leg.info.id))
             if leg.tokens > 1:
                 observe(Observation(Seen.SILENCE, leg.tokens, leg.silence, leg.info.id))
             if request.delivery == "eager":
@@ -154,13 +157,9 @@ class StreamService:
             observe(Observation(Seen.ANSWER, session.buffer.accepted))
 
 
-def _first_token(leg: Leg) -> float | None:
-    """Seconds to its first token. One that was given up for its silence, and a loser that the stream did not wait for,
-    took at least as long: without them, estimates would hold slow answers for rarer than they are."""
-    given_up = leg.overdue or (leg.watched and leg.error is None)
-    if leg.ttft is None and given_up and leg.ended is not None:
-        return leg.ended - leg.started
-    return leg.ttft
+def _given_up(leg: Leg) -> bool:
+    """One that was suspected, or a loser that the stream did not wait for: its TTFT is longer than it lived."""
+    return leg.overdue or (leg.watched and leg.error is None)
 
 
 class OpenStream:

@@ -22,6 +22,7 @@ class Seen(StrEnum):
     """PROMPT: a request of ``tokens`` came. ANSWER: one ended with ``tokens``.
 
     FIRST_TOKEN: ``seconds`` from launch to first content token, for a prompt of ``tokens``.
+    NO_TOKEN: none came in so many ``seconds``, and nobody waited any longer.
     DECODED: ``tokens`` came in the ``seconds`` after the first one, unhindered by any pace.
     SILENCE: ``seconds`` were the longest time from one item to the next within one leg.
     """
@@ -29,6 +30,7 @@ class Seen(StrEnum):
     PROMPT = "prompt"
     ANSWER = "answer"
     FIRST_TOKEN = "first_token"  # noqa: S105 - a token of text
+    NO_TOKEN = "no_token"  # noqa: S105
     DECODED = "decoded"
     SILENCE = "silence"
 
@@ -111,6 +113,8 @@ class Estimates:
                 self._answers.append(seen.tokens)
             case Seen.FIRST_TOKEN if endpoint := self._endpoints.get(seen.endpoint):
                 endpoint.first_token(seen.tokens, seen.seconds)
+            case Seen.NO_TOKEN if endpoint := self._endpoints.get(seen.endpoint):
+                endpoint.first_token(seen.tokens, seen.seconds, came=False)
             case Seen.DECODED if endpoint := self._endpoints.get(seen.endpoint):
                 endpoint.decoded(seen.tokens, seen.seconds)
             case Seen.SILENCE if endpoint := self._endpoints.get(seen.endpoint):

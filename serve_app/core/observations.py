@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class EndpointObservations:
 
     def __init__(self, prior: LatencyProfile, window: int) -> None:
         self._prior = prior
-        self._ttfts: deque[tuple[int, float]] = deque(maxlen=window)
+        #: Tokens, seconds, and whether the first token came by then.
+        self._ttfts: deque[tuple[int, float, bool]] = deque(maxlen=window)
         self._rates: deque[float] = deque(maxlen=window)
         self._silences: deque[float] = deque(maxlen=window)
 
@@ -53,10 +55,11 @@ class EndpointObservations:
         self._rates = deque(self._rates, maxlen=window)
         self._silences = deque(self._silences, maxlen=window)
 
-    def first_token(self, prompt_tokens: int, ttft: float) -> None:
+    def first_token(self, prompt_tokens: int, seconds: float, *, came: bool = True) -> None:
+        """``came`` False: nobody waited any longer for it."""
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
-        if math.isfinite(ttft):
-            self._ttfts.append((max(1, prompt_tokens), max(0.0, ttft)))
+        if math.isfinite(seconds):
+            self._ttfts.append((max(1, prompt_tokens), max(0.0, seconds), came))
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """``tokens`` came in the ``seconds`` after the first one."""
@@ -87,7 +90,18 @@ class EndpointObservations:
             return prior
         missing = max(0, ENOUGH - len(self._ttfts))
         guesses = [prior.quantile((rank + 0.5) / missing) for rank in range(missing)]
-        return EmpiricalTtft([ttft for _, ttft in self._ttfts] + guesses)
+        return EmpiricalTtft(self._whole() + guesses)
+
+    def _whole(self) -> list[float]:
+        """TTFTs. For one that was not waited for, one that took longer stands in, of those that were: each in its turn,
+        so that the tail keeps its shape. What took longer than any is as long as it was waited for."""
+        came = sorted(seconds for _, seconds, came in self._ttfts if came)
+        cut = sorted(seconds for _, seconds, came in self._ttfts if not came)
+        for rank, least in enumerate(cut):
+            longer = bisect_right(came, least)
+            place = longer + int((rank + 0.5) / len(cut) * (len(came) - longer))
+            cut[rank] = came[place] if place < len(came) else least
+        return came + cut
 
     def seldom_later(self, share: float) -> LinearTtft | None:
         """Seconds within which a prompt of l is answered with the probability ``share``, by what was seen.
@@ -99,7 +113,7 @@ class EndpointObservations:
         if isinstance(self._prior.ttft, EmpiricalTtft):
             return LinearTtft(0.0, self.ttft_distribution(()).within(share))
         line = self._line(self._prior.ttft)
-        behind = EmpiricalTtft([max(0.0, ttft - line.predict(length)) for length, ttft in self._ttfts])
+        behind = EmpiricalTtft([max(0.0, ttft - line.predict(length)) for length, ttft, _ in self._ttfts])
         return LinearTtft(line.slope, line.intercept + behind.within(share))
 
     def profile(self) -> LatencyProfile:

@@ -148,7 +148,8 @@ def _learn(planner: Planner, loop: Loop, race: _Race, prompt_tokens: int, tokens
     for name, delay in race.started.items():
         won = name == race.winner
         if won or name == SERVER:
-            observe(Observation(Seen.FIRST_TOKEN, prompt_tokens, min(race.answers[name], over) - delay, name))
+            what = Seen.FIRST_TOKEN if race.answers[name] <= over else Seen.NO_TOKEN
+            observe(Observation(what, prompt_tokens, min(race.answers[name], over) - delay, name))
         decoded = min(tokens, UNHINDERED) - 1 if won else 0
         observe(Observation(Seen.DECODED, decoded, decoded / rate, name))
     observe(Observation(Seen.PROMPT, prompt_tokens))

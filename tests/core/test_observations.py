@@ -260,3 +260,36 @@ def test_a_device_takes_longer_for_longer_prompts() -> None:
     usual = habits(DEVICE, [(10 * rank, 0.5 + 0.1 * rank) for rank in range(1, 101)], [0.1] * ENOUGH)
     assert usual.patience(100) == pytest.approx((1.5, 0.1))
     assert usual.patience(1000) == pytest.approx((10.5, 0.1))
+
+
+def test_what_was_not_waited_for_is_taken_to_be_like_what_took_longer() -> None:
+    observations = seen(SERVER, [(50, 1.0)] * 30 + [(50, seconds) for seconds in (4.0, 6.0, 8.0)])
+    for _ in range(3):
+        observations.first_token(50, 2.0, came=False)
+    assert samples_of(observations) == [1.0] * 30 + [4.0, 4.0, 6.0, 6.0, 8.0, 8.0]
+
+
+def test_what_was_not_waited_for_and_is_longer_than_any_counts_as_it_is() -> None:
+    observations = seen(SERVER, [(50, 1.0)] * 30)
+    observations.first_token(50, 5.0, came=False)
+    assert samples_of(observations) == [1.0] * 30 + [5.0]
+
+
+@pytest.mark.parametrize("heard", ["left out", "as long as it was waited for", "as it is"])
+def test_a_tail_that_was_cut_off_is_seen_nearly_whole(heard: str) -> None:
+    """Half of the answers are listened to for .5 to 2 s only. To leave out the others hides the tail they have."""
+    rng = np.random.default_rng(5)
+    observations = EndpointObservations(SERVER, window=4000)
+    drawn = rng.lognormal(-0.5, 1.0, 4000)
+    for ttft, listening in zip(
+        drawn, np.where(rng.random(4000) < 0.5, rng.uniform(0.5, 2.0, 4000), np.inf), strict=True
+    ):
+        if ttft <= listening:
+            observations.first_token(50, ttft)
+        elif heard != "left out":
+            observations.first_token(50, listening, came=heard != "as it is")
+    mean = EmpiricalTtft(samples_of(observations)).mean
+    if heard == "as it is":
+        assert mean == pytest.approx(drawn.mean(), rel=0.05)
+    else:
+        assert mean < 0.85 * drawn.mean()
