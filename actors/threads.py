@@ -20,9 +20,10 @@ def available_cores(quota_file: Path = CGROUP_QUOTA) -> int:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     try:
         quota, period = quota_file.read_text("ascii").split()
-    except (OSError, ValueError):
+        cores = affinity if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError, ZeroDivisionError):
         return affinity
-    return affinity if quota == "max" else max(1, min(affinity, int(quota) // int(period)))
+    return max(1, min(affinity, cores))
 
 
 def cpu_engine(endpoint: EndpointSettings) -> LlamaCppEngineSettings | VllmEngineSettings | None:

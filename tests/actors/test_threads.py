@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.threads import cpu_engine, threads_per_engine
+from actors.threads import available_cores, cpu_engine, threads_per_engine
 from serve_app.core.model import EndpointKind
 from serve_app.settings import EndpointSettings
 
@@ -31,6 +32,32 @@ VLLM = {"type": "vllm"}
 )
 def test_who_computes_here(settings: EndpointSettings, computes: bool) -> None:
     assert (cpu_engine(settings) is not None) is computes
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [
+        ("max 100000", 8),
+        ("150000 100000", 1),
+        ("50000 100000", 1),
+        ("399999 100000", 3),
+        ("1600000 100000", 8),
+        ("0 100000", 1),
+        ("100000 0", 8),
+        ("100000", 8),
+        ("many 100000", 8),
+        ("", 8),
+        (None, 8),
+    ],
+)
+def test_a_containers_quota_bounds_the_cores_and_is_rounded_down(
+    quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(quota)
+    assert available_cores(file) == cores
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,12 @@ def test_a_rush_cannot_overspend_the_budget_however_long_its_streams_run(share: 
         cloud, phone = pair(words(TEXT, 5.0, gap), words(TEXT, 0.3, gap))
         live = {"policy": {"name": "disco-d", "budget": share}, "regime": "device-constrained"}
         stack = Stack(cloud, phone, live=live)
-        for rush in (40, 160):
+        for rush in (20, 80):
             answers = await asyncio.gather(*(stack.stream() for _ in range(rush)))
             assert {answer.text for answer in answers} == {TEXT}
         assert phone.calls
-        hedges = 15
-        assert stack.state.budget.spent_share <= share + hedges / 200
+        # In prompts: the deepest debt of hedges, that of races, and the one that was still affordable.
+        assert stack.state.budget.spent_share <= share + (15 + 2 + 1) / 100
 
     run_virtual(main())
 

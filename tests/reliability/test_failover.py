@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serve_app.core.errors import EndpointUnavailable, InvalidRequest, Overloaded, PromptTooLong
-from serve_app.core.model import FinishReason, Receipt, TokenChunk
+from serve_app.core.model import FinishReason, TokenChunk
 from tests.support.scripted import EndWithoutFinish, Hang, Raw, ScriptedEndpoint, words
 from tests.support.scripted_service import Stack, nothing_left
 from tests.support.session_stage import CLOUD, LAPTOP, PHONE
@@ -244,17 +244,6 @@ def test_a_failure_has_a_status_that_tells_clients_whether_to_try_again(fault: A
         assert (answer.status, answer.error["code"]) == (status, code)
         assert answer.error["retryable"] == (status != 400)
         assert answer.headers.get("retry-after") == ("8" if status == 429 else None)
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("shape", ["receipt-twice", "late-receipt"])
-def test_receipts_are_no_tokens(shape: str) -> None:
-    async def main() -> None:
-        script: list[Any] = words(TEXT, 0.2, 0.05)
-        script.insert(3, (0.0, Raw(Receipt(10))))
-        answer = await Stack(cloud(*script), phone(*words(TEXT, 0.2, 0.05))).stream()
-        assert answer.text == TEXT
 
     run_virtual(main())
 

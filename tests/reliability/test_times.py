@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from serve_app.core.model import TokenChunk
-from serve_app.settings import TelemetrySettings
+from actors.replica import EndpointReplica
+from serve_app.core.model import GenerationRequest, Sampling, TextPrompt, TokenChunk
+from serve_app.settings import EndpointSettings, TelemetrySettings
 from serve_app.telemetry import Telemetry
 from tests.support.scripted import Raw, ScriptedEndpoint, words
 from tests.support.scripted_service import Stack
@@ -30,7 +31,6 @@ def test_the_first_token_is_the_first_content() -> None:
     async def main() -> None:
         role = (0.0, Raw(TokenChunk(0, "", count=0)))
         stack = Stack(ScriptedEndpoint(CLOUD, [role, (0.3, "a"), *words(TEXT[1:], 0.05, 0.05)]))
-        # The scripted index counts the raw step, so tokens follow one by one from 0.
         report = (await stack.stream()).report
         assert report["ttft_s"] == pytest.approx(0.3)
         assert 'gen_ai_server_time_to_first_token_count{model="disco"} 1.0' in stack.surface.metrics.render().decode()
@@ -80,4 +80,18 @@ def test_every_request_has_a_trace_of_its_own_unless_told_otherwise() -> None:
                 assert by_id[span.parent.span_id].context.trace_id == span.context.trace_id  # type: ignore[union-attr]
 
     assert TelemetrySettings().sampling == 1.0
+    run_virtual(main())
+
+
+def test_a_replica_that_goes_exports_its_last_span() -> None:
+    async def main() -> None:
+        exporter = InMemorySpanExporter()
+        settings = EndpointSettings.model_validate({"kind": "device", "engine": {"type": "simulated"}})
+        replica = EndpointReplica("phone", settings)
+        replica._telemetry = Telemetry(TelemetrySettings(), "endpoint", exporter)
+        request = GenerationRequest("r-0-phone", TextPrompt("Hi"), Sampling(3))
+        assert [batch async for batch in replica.generate(request)]
+        replica.__del__()
+        assert [span.name for span in exporter.get_finished_spans()] == ["generate phone"]
+
     run_virtual(main())

@@ -1,0 +1,242 @@
+"""Breaks a running service on purpose and checks that nobody notices: kills, hangs, departures, slow readers.
+
+    python -m benchmarks.chaos [--streams 2000] [--at-once 50] [--period 5] [--leaving 0.1] [--hangs]
+
+Two simulated endpoints that write the same text, two replicas each, on Ray Serve behind HTTP. Every ``--period``
+seconds one replica is killed with SIGKILL, or (``--hangs``: every third time) stopped for eight seconds. Each answer is
+compared with what the engine writes by itself, each report with its legs, and the router's counters with what was asked
+of it. The last line is JSON; the exit code is 1 if anything was not as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import aiohttp
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.chaos_client import Errand, Judge, Seen, errands, rescue_gaps, run_errand, tally
+from benchmarks.load import Spread
+from benchmarks.processes import Server
+from benchmarks.stack import free_ports, mode_environment, write_configuration
+from serve_app.cli import ready
+from serve_app.cli.signals import stop_by_signal
+from serve_app.core.model import EndpointKind
+from serve_app.engine_settings import SimulatedEngineSettings
+from serve_app.settings import (
+    AppSettings,
+    EndpointPrice,
+    EndpointSettings,
+    LimitSettings,
+    LiveSettings,
+    PlacementSettings,
+    PolicySettings,
+    PriceSettings,
+)
+
+#: Seconds for which a replica is stopped.
+HANG: Final = 8.0
+#: How much the router may grow over the second half, as a share of what it had.
+GROWTH: Final = 0.05
+_ENGINE: Final = SimulatedEngineSettings(seed=5, overhead=0.2, decode_rate=30.0, output_tokens=(30, 150))
+
+
+def settings() -> tuple[AppSettings, LiveSettings]:
+    quick = _ENGINE.model_copy(update={"overhead": 0.05})
+    place = PlacementSettings(num_cpus=0.05, replicas=2)
+    endpoints = {
+        "cloud": EndpointSettings(kind=EndpointKind.CLOUD, engine=_ENGINE, slots=64, placement=place),
+        "phone": EndpointSettings(kind=EndpointKind.DEVICE, engine=quick, slots=64, placement=place),
+    }
+    prices = PriceSettings(
+        usd_per_megajoule=5000.0,
+        endpoints={
+            "cloud": EndpointPrice(input_usd_per_mtok=0.1, output_usd_per_mtok=0.4),
+            "phone": EndpointPrice(prefill_joules_per_token=0.1, decode_joules_per_token=0.1),
+        },
+    )
+    limits = LimitSettings(first_token_seconds=10.0, idle_seconds=2.0)
+    return AppSettings(endpoints=endpoints), LiveSettings(
+        policy=PolicySettings(budget=0.5), prices=prices, limits=limits
+    )
+
+
+@dataclass
+class Vandal:
+    """Kills a replica every ``period`` seconds, or stops one for a while."""
+
+    server: Server
+    period: float
+    hangs: bool
+    kills: list[float] = field(default_factory=list)
+    stops: int = 0
+
+    async def rage(self) -> None:
+        dice = random.Random(1)
+        blows = 0
+        while True:
+            await asyncio.sleep(self.period)
+            replicas = await asyncio.to_thread(self._replicas)
+            if not replicas:
+                continue
+            victim = dice.choice(replicas)
+            blows += 1
+            with suppress(psutil.NoSuchProcess):
+                if self.hangs and blows % 3 == 0:
+                    self.stops += 1
+                    await self._stop_for_a_while(victim)
+                else:
+                    self.kills.append(time.monotonic())
+                    victim.kill()
+
+    def _replicas(self) -> list[psutil.Process]:
+        return [process for process in self.server.processes() if ":endpoint-" in " ".join(process.cmdline())]
+
+    async def _stop_for_a_while(self, victim: psutil.Process) -> None:
+        victim.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(HANG)
+        finally:
+            victim.send_signal(signal.SIGCONT)
+
+
+@dataclass
+class Scale:
+    """The router's resident memory, once a second, in bytes."""
+
+    server: Server
+    bytes: list[int] = field(default_factory=list)
+
+    async def weigh(self) -> None:
+        router = next(p for p in self.server.processes() if "DiscoRouter" in " ".join(p.cmdline()))
+        while True:
+            self.bytes.append(router.memory_info().rss)
+            await asyncio.sleep(1.0)
+
+    @property
+    def growth(self) -> float:
+        """Of the last quarter of the time against the third."""
+        quarter = len(self.bytes) // 4
+        third, last = self.bytes[2 * quarter : 3 * quarter], self.bytes[3 * quarter :]
+        return median(last) / median(third) - 1 if third else 0.0
+
+
+async def soak(server: Server, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    gate, judge = asyncio.Semaphore(arguments.at_once), Judge(_ENGINE)
+    vandal, scale = Vandal(server, arguments.period, arguments.hangs), Scale(server)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+
+    async with aiohttp.ClientSession(connector=connector) as http:
+
+        async def one(errand: Errand) -> Seen:
+            async with gate:
+                found = await run_errand(http, url, errand)
+            await judge.judge(found)
+            return found
+
+        background = [asyncio.create_task(vandal.rage()), asyncio.create_task(scale.weigh())]
+        began = time.monotonic()
+        seen = await asyncio.gather(*map(one, errands(arguments.streams, arguments.leaving, arguments.seed)))
+        seconds = time.monotonic() - began
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+        wrong = await _settled(http, url, seen)
+    gaps = rescue_gaps(seen, vandal.kills)
+    ttfts = [leg["ttft_s"] for s in seen if s.report for leg in s.report["legs"] if leg["ttft_s"] is not None]
+    if scale.growth > GROWTH:
+        wrong.append(f"the router's memory grew by {scale.growth:.1%} over the last quarter")
+    return {
+        "seconds": round(seconds, 1),
+        "kills": len(vandal.kills),
+        "stops": vandal.stops,
+        **tally(seen),
+        "kill_to_token_ms": _spread(gaps),
+        "rescued_once": len(gaps),
+        "ttft_ms": _spread(ttfts),
+        "memory_growth": round(scale.growth, 4),
+        "wrong": wrong + sorted({problem for s in seen for problem in s.problems}),
+    }
+
+
+async def _settled(http: aiohttp.ClientSession, url: str, seen: list[Seen]) -> list[str]:
+    """What is not as it must be once everybody is served."""
+    for _ in range(100):
+        counters = await _counters(http, url)
+        if not counters["disco_streams_running"]:
+            break
+        await asyncio.sleep(0.2)
+    wrong = []
+    if counters["disco_streams_running"]:
+        wrong.append(f"{counters['disco_streams_running']:g} streams still run")
+    if counters["disco_requests_total"] != len(seen):
+        wrong.append(f"{counters['disco_requests_total']:g} requests were counted of {len(seen)}")
+    reported = sum(s.report["cost_usd"] for s in seen if s.report)
+    if counters["disco_cost_usd_total"] < reported - 1e-9:
+        wrong.append("the counted cost is less than what the reports say")
+    last = [run_errand(http, url, errand) for errand in errands(64, 0.0, seed=99)]
+    if any(s.end != "complete" for s in await asyncio.gather(*last)):
+        wrong.append("afterwards not every slot was free")
+    return wrong
+
+
+async def _counters(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
+    """Each sample's sum over its labels."""
+    async with http.get(f"{url}/metrics") as response:
+        families = text_string_to_metric_families(await response.text())
+    sums: dict[str, float] = {"disco_cost_usd_total": 0.0, "disco_requests_total": 0.0}
+    for family in families:
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+def _spread(seconds: list[float]) -> dict[str, float] | None:
+    spread = Spread.of(seconds)
+    return None if spread is None else {"p50": spread.p50, "p99": spread.p99}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Breaks a running service on purpose; checks that nobody notices.")
+    parser.add_argument("--streams", type=int, default=2000)
+    parser.add_argument("--at-once", type=int, default=50)
+    parser.add_argument("--period", type=float, default=5.0, help="seconds between two blows")
+    parser.add_argument("--leaving", type=float, default=0.1, help="share of clients that go away")
+    parser.add_argument("--hangs", action="store_true", help="stop every third victim instead of killing it")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    (port,) = free_ports(1)
+    with stop_by_signal(), tempfile.TemporaryDirectory(prefix="chaos") as directory:
+        folder = Path(directory)
+        write_configuration(folder / "chaos.yaml", port, *settings())
+        environment = mode_environment(folder, haproxy=False)
+        server = Server("benchmarks.stack", [str(folder / "chaos.yaml")], environment, folder / "server.log")
+        try:
+            server.wait_until(lambda: _is_ready(port))
+            result = asyncio.run(soak(server, f"http://127.0.0.1:{port}", arguments))
+        finally:
+            server.end()
+    print(json.dumps(result))
+    return 1 if result["wrong"] else 0
+
+
+def _is_ready(port: int) -> bool:
+    state = ready.ask(f"http://127.0.0.1:{port}")
+    return state is not None and bool(state.warm) and not state.waiting
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Clients of a service that is being broken on purpose, and what each of them must have seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+from actors.engines.simulated import SimulatedEngine
+from serve_app.core.model import ChatPrompt, FinishReason, GenerationRequest, Message, Sampling, TokenChunk
+from serve_app.engine_settings import SimulatedEngineSettings
+
+#: Seconds after which a stream that has not ended hangs; its own limits are far below.
+PATIENCE: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One request. leaves_after: events after which the client goes away, None: it stays. pause: seconds for which it
+    stops reading amid the answer."""
+
+    number: int
+    max_tokens: int
+    rate: float | None
+    leaves_after: int | None = None
+    pause: float = 0.0
+
+    @property
+    def prompt(self) -> str:
+        return f"tell me about bridge number {self.number}"
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "model": "disco",
+            "messages": [{"role": "user", "content": self.prompt}],
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "disco": {"report": True, "consumption_rate": self.rate},
+        }
+
+
+def errands(count: int, leaving: float, seed: int) -> list[Errand]:
+    """``leaving``: the share of clients that go away before the end."""
+    dice = random.Random(seed)
+    return [
+        Errand(
+            number,
+            dice.randint(20, 120),
+            dice.choice([None, 4.8, 20.0]),
+            dice.randint(0, 30) if dice.random() < leaving else None,
+            dice.uniform(1.0, 3.0) if dice.random() < 0.05 else 0.0,
+        )
+        for number in range(count)
+    ]
+
+
+@dataclass
+class Seen:
+    """``arrivals``: seconds of ``time.monotonic`` and the tokens shown with each event that showed more."""
+
+    errand: Errand
+    end: str = "hang"
+    text: str = ""
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    finishes: list[str] = field(default_factory=list)
+    usage: dict[str, int] | None = None
+    report: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+async def run_errand(http: aiohttp.ClientSession, url: str, errand: Errand) -> Seen:
+    seen = Seen(errand)
+    try:
+        async with asyncio.timeout(PATIENCE), http.post(f"{url}/v1/chat/completions", json=errand.body) as response:
+            if response.status != 200:
+                seen.end, seen.error = "error", (await response.json())["error"]
+                return seen
+            seen.end = "silence"
+            await _read(response, seen)
+    except TimeoutError:
+        seen.end = "hang"
+    except (aiohttp.ClientError, ValueError, KeyError) as error:
+        seen.end = f"broken: {type(error).__name__}"
+    return seen
+
+
+async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:
+    events = 0
+    async for line in response.content:
+        if line.startswith(b"id: "):
+            shown = int(line[4:])
+            if not seen.arrivals or shown > seen.arrivals[-1][1]:
+                seen.arrivals.append((time.monotonic(), shown))
+        if not line.startswith(b"data: "):
+            continue
+        if line.startswith(b"data: [DONE]"):
+            seen.end = "complete"
+            return
+        _take(json.loads(line[6:]), seen)
+        if seen.error is not None:
+            seen.end = "error"
+            return
+        events += 1
+        if events == seen.errand.leaves_after:
+            seen.end = "left"
+            response.close()
+            return
+        if events == 5 and seen.errand.pause:
+            await asyncio.sleep(seen.errand.pause)
+
+
+def _take(event: dict[str, Any], seen: Seen) -> None:
+    seen.error = event.get("error")
+    for choice in event.get("choices", ()):
+        seen.text += choice["delta"].get("content") or ""
+        if choice["finish_reason"] is not None:
+            seen.finishes.append(choice["finish_reason"])
+    if event.get("usage"):
+        seen.usage, seen.report = event["usage"], event["disco"]
+
+
+class Judge:
+    """Knows what every answer has to be: the engine's own, without any disturbance."""
+
+    def __init__(self, settings: SimulatedEngineSettings) -> None:
+        self._engine = SimulatedEngine(
+            settings.model_copy(update={"prefill_rate": 1e9, "decode_rate": 1e9, "overhead": 0})
+        )
+
+    async def judge(self, seen: Seen) -> None:
+        """Write into ``seen.problems`` whatever must not be."""
+        text, tokens, finish = await self._reference(seen.errand)
+        if not text.startswith(seen.text):
+            seen.problems.append("wrong text")
+        if seen.end == "complete":
+            if seen.text != text:
+                seen.problems.append("incomplete text")
+            if seen.finishes != [finish]:
+                seen.problems.append(f"finish reasons {seen.finishes}")
+            self._judge_accounts(seen, tokens)
+        elif seen.end == "error":
+            if not {"code", "message", "retryable"} <= set(seen.error or {}):
+                seen.problems.append("an error without its fields")
+        elif seen.end != "left":
+            seen.problems.append(seen.end)
+
+    def _judge_accounts(self, seen: Seen, tokens: int) -> None:
+        if seen.usage is None or seen.report is None:
+            seen.problems.append("no usage")
+            return
+        legs = seen.report["legs"]
+        if seen.usage["completion_tokens"] != tokens or seen.arrivals[-1][1] != tokens:
+            seen.problems.append("tokens lost or doubled")
+        if abs(seen.report["cost_usd"] - sum(leg["cost_usd"] for leg in legs)) > 1e-12:
+            seen.problems.append("the cost is not that of the legs")
+        if any(leg["outcome"] == "running" for leg in legs) or len({leg["attempt"] for leg in legs}) != len(legs):
+            seen.problems.append("legs out of order")
+
+    async def _reference(self, errand: Errand) -> tuple[str, int, str]:
+        prompt = ChatPrompt((Message("user", errand.prompt),))
+        text, tokens, finish = "", 0, ""
+        async for item in self._engine.generate(GenerationRequest("reference", prompt, Sampling(errand.max_tokens))):
+            if isinstance(item, TokenChunk):
+                text, tokens = text + item.text, tokens + item.count
+                finish = item.finish.value if item.finish is not None else finish
+        return text, tokens, FinishReason(finish).value
+
+
+def rescue_gaps(all_seen: Sequence[Seen], kills: Sequence[float]) -> list[float]:
+    """Seconds from a kill to the client's next token, of streams that were rescued once."""
+    gaps = []
+    for seen in all_seen:
+        moves = [
+            m for m in (seen.report or {}).get("migrations", ()) if m["reason"] == "rescue" and m["gap_s"] is not None
+        ]
+        if len(moves) != 1:
+            continue
+        after = next((at for at, shown in seen.arrivals if shown > moves[0]["at_token"]), None)
+        before = [kill for kill in kills if after is not None and kill < after]
+        if after is not None and before and after - before[-1] < moves[0]["gap_s"] + 1.0:
+            gaps.append(after - before[-1])
+    return gaps
+
+
+def tally(all_seen: Sequence[Seen]) -> dict[str, Any]:
+    legs = [leg for seen in all_seen if seen.report for leg in seen.report["legs"]]
+    return {
+        "ends": dict(Counter(seen.end for seen in all_seen)),
+        "errors": dict(Counter(seen.error["code"] for seen in all_seen if seen.error)),
+        "problems": dict(Counter(problem for seen in all_seen for problem in seen.problems)),
+        "legs": dict(Counter(f"{leg['reason']} {leg['outcome']}" for leg in legs)),
+    }
