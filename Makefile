@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM := .venv-vllm
 WORKERS ?= 2
 
-.PHONY: serve demo test test-vllm check identity install clean
+.PHONY: serve demo test test-vllm check identity chaos install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -42,6 +42,9 @@ test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes af
 identity: install ## every cut 1..64 of five prompts through the real model: about half an hour
 	$(BIN)/disco model fetch smollm2-135m-instruct
 	$(BIN)/python -m pytest tests/identity --all-cuts -q
+
+chaos: install ## break a running service on purpose, and check that nobody notices: some minutes
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 clean:
 	rm -rf .venv $(VLLM) build dist .coverage .hypothesis .mypy_cache .ruff_cache
