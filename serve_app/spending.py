@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "spending.jsonl"
 DAY_SECONDS = 86_400
 _PIECE = 2**20
+_CLOSED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class SpendingFile:
         self._catch_up()
 
     def close(self) -> None:
-        os.close(self._file)
+        """What is added later counts for nothing: the number of the file may be another's by then."""
+        file, self._file = self._file, _CLOSED
+        os.close(file)
 
     def spent(self, key: str) -> Spent:
         self._catch_up()
@@ -73,8 +76,8 @@ class SpendingFile:
         """Never raises: what cannot be written counts all the same, and is tried again with the next request."""
         entry = _day(self._clock()), key
         self._unwritten[entry] = self._unwritten.get(entry, 0.0) + usd
-        self._catch_up()
         try:
+            self._catch_up()
             self._write()
         except OSError as error:
             logger.error("the spending of keys cannot be written down: %s", error.strerror)  # noqa: TRY400

@@ -156,6 +156,16 @@ def test_what_a_full_disk_does_not_take_counts_and_is_written_later(
     assert (total(tmp_path / "spent"), total(tmp_path / "spent", "bob")) == (0.75, 1.0)
 
 
+def test_what_is_added_after_the_end_is_written_nowhere(tmp_path: Path, clock: Clock) -> None:
+    spending = SpendingFile(tmp_path, clock)
+    spending.add("alice", 0.25)
+    spending.close()
+    with open(tmp_path / "another", "w+b", buffering=0) as reuses_its_number:
+        spending.add("alice", 0.5)
+        assert reuses_its_number.read() == b""
+    assert total(tmp_path) == 0.25
+
+
 def test_where_others_could_change_it_nothing_is_written(tmp_path: Path) -> None:
     open_folder = tmp_path / "open"
     open_folder.mkdir()
