@@ -32,6 +32,7 @@ class ProfileFile(Settings):
     decode_rate: float = Field(gt=0, allow_inf_nan=False, description="Tokens per second.")
     scatter: Amount
     energy: MeasuredEnergy | None = None
+    energy_missing: str = Field(default="", description="Why no energy was measured.")
 
     @classmethod
     def read(cls, path: Path) -> ProfileFile:

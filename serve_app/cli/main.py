@@ -16,6 +16,7 @@ from rich.markup import escape
 from serve_app.cli.convert import convert
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
+from serve_app.cli.profile import profile
 from serve_app.cli.supervisor import supervise
 
 app = typer.Typer(
@@ -185,6 +186,7 @@ def fetch(names: Annotated[list[str], typer.Argument(help="Known models; see `di
 
 
 models.command()(convert)
+app.command()(profile)
 
 
 @app.command()
