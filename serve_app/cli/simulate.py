@@ -22,6 +22,7 @@ from serve_app.sim import charts, plots, shipped
 from serve_app.sim.ablation import Saving, Scope, ablate
 from serve_app.sim.agreement import Agreement, compare
 from serve_app.sim.arrivals import poisson, rescaled
+from serve_app.sim.closed import LoopAgreement, close, compare_loop
 from serve_app.sim.overhead import measure
 from serve_app.sim.public import load_folder
 from serve_app.sim.rows import Case
@@ -33,8 +34,8 @@ from serve_app.sim.verdicts import judge, judge_overhead
 
 SUITES: Final = ("paper",)
 BUDGETS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
-#: Requests of a queueing replay and of an exact one, at most; and of the moves.
-_QUEUED, _EXACT, _MOVED = 20_000, 2_000, 2_000
+#: Requests of a queueing replay, of an exact one, of the moves and of the closed loop, at most.
+_QUEUED, _EXACT, _MOVED, _CLOSED = 20_000, 2_000, 2_000, 4_000
 #: TTFTs, and as many lengths, from which the suite's scheduling overhead is measured.
 _SAMPLES: Final = 100_000
 #: Prices at which moves are shown.
@@ -109,13 +110,17 @@ def _study(options: SimulateOptions, console: Console) -> int:
         points = study(scenario, regimes, budgets, step)
     savings = [saving for regime in regimes for saving in _moves(scenario, regime, budgets)]
     queued = [one for regime in regimes for one in _queues(options, scenario, regime)]
+    closed = [
+        close(scenario, regime, budget, min(_CLOSED, options.requests)) for regime in regimes for budget in budgets
+    ]
     console.print(view.sources(scenario))
     for regime in regimes:
         console.print(view.results(points, regime))
+    console.print(view.closed_loop(closed))
     console.print(view.moves(savings))
     if queued:
         console.print(view.queues(queued))
-    agreed = [_compare(scenario, regime, budgets) for regime in regimes] if options.exact else []
+    agreed = [one for regime in regimes for one in _compare(scenario, regime, budgets)] if options.exact else []
     for one in agreed:
         console.print(one.text, highlight=False, soft_wrap=True)
     _write(
@@ -128,6 +133,7 @@ def _study(options: SimulateOptions, console: Console) -> int:
             "requests": options.requests,
             "seed": options.seed,
             "points": [asdict(point) for point in points],
+            "closed_loop": [asdict(one) for one in closed],
             "moves": [asdict(saving) | {"saved": saving.saved} for saving in savings],
             "arrivals": [asdict(one) for one in queued],
             "exact": [asdict(one) for one in agreed],
@@ -160,11 +166,14 @@ def _queues(options: SimulateOptions, scenario: Scenario, regime: Regime) -> lis
     return [queueing(scenario, regime, budget, options.arrivals, times) for budget in options.budgets]
 
 
-def _compare(scenario: Scenario, regime: Regime, budgets: Sequence[float]) -> Agreement:
+def _compare(scenario: Scenario, regime: Regime, budgets: Sequence[float]) -> tuple[Agreement, LoopAgreement]:
     count = min(_EXACT, scenario.requests)
     budget = sorted(budgets)[len(budgets) // 2]
-    with _progress("production code", count) as step:
-        return compare(scenario, regime, budget, count, lambda _: step())
+    with _progress("production code", 2 * count) as step:
+        return (
+            compare(scenario, regime, budget, count, lambda _: step()),
+            compare_loop(scenario, regime, budget, count, lambda _: step()),
+        )
 
 
 # --- the suite ------------------------------------------------------------------------------------------------------

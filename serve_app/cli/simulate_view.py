@@ -11,6 +11,7 @@ from rich.text import Text
 
 from serve_app.core.cost import Regime
 from serve_app.sim.ablation import Saving
+from serve_app.sim.closed import Closed
 from serve_app.sim.policies import DEFAULT
 from serve_app.sim.study import Point, Queueing, Scenario
 from serve_app.sim.verdicts import Line
@@ -47,6 +48,21 @@ def results(points: Sequence[Point], regime: Regime) -> RenderableType:
         summaries = [point.summary for point in here if point.policy == policy]
         cells = [Text.assemble(f"{one.mean:.3f}\n", (f"{one.p99:.2f}", "dim")) for one in summaries]
         table.add_row(Text(policy, "bold" if policy in DEFAULT.values() else ""), *cells)
+    return table
+
+
+def closed_loop(found: Sequence[Closed]) -> RenderableType:
+    """What the running service would spend and gain from its first request on."""
+    table = _table(
+        f"the default policy as it serves, from its first request on, over {found[0].requests} requests: it knows only "
+        "what it has seen; share of the prompt tokens spent, TTFT in seconds, and how often it looked anew"
+    )
+    for column in ("closed loop", "b", "spent", "mean", "P99", "steps"):
+        table.add_column(column, justify="left" if column == "closed loop" else "right", no_wrap=True)
+    for one in found:
+        table.add_row(
+            one.regime.value, f"{one.budget:g}", f"{one.spent:.3f}", f"{one.mean:.3f}", f"{one.p99:.2f}", f"{one.steps}"
+        )
     return table
 
 

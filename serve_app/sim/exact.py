@@ -41,6 +41,9 @@ from serve_app.telemetry import Telemetry
 #: is due only if T_s > w(l), and waits fitted to a trace are values of that trace.
 STRICTLY_AFTER = 5e-10
 
+#: Longest answer, if nothing else is said.
+MAX_TOKENS = 512
+
 #: Slots of each endpoint: a trace has no queue.
 _SLOTS = 1_000_000
 
@@ -65,7 +68,7 @@ class Setting:
     parking: bool = False
     reader: float = 4.8
     network: float = 0.05
-    max_tokens: int = 512
+    max_tokens: int = MAX_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

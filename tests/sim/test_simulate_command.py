@@ -135,9 +135,18 @@ def test_the_same_seed_gives_the_same_figures(tmp_path: Path) -> None:
 
 def test_exact_says_that_the_production_code_agrees(tmp_path: Path) -> None:
     found = document(tmp_path, "simulate", "--requests", "60", "--budget", "0.5", "--exact")["exact"]
-    assert [one["launches"] for one in found] == [0, 0]
+    assert [one["launches"] for one in found] == [0, 0, 0, 0]
     assert all(one["apart"] < 1e-9 for one in found)
-    assert sum(one["moved"] for one in found) > 0
+    planned, closed = found[::2], found[1::2]
+    assert sum(one["moved"] for one in planned) > 0
+    assert [one["steps"] for one in closed] == [0, 0]
+
+
+def test_the_closed_loop_spends_its_budget_from_a_cold_start(tmp_path: Path) -> None:
+    found = document(tmp_path, "simulate", "--requests", "1500", "--budget", "0.3")["closed_loop"]
+    assert [one["regime"] for one in found] == ["device-constrained", "server-constrained"]
+    assert all(0.28 < one["spent"] <= 0.305 for one in found)
+    assert all(one["steps"] > 50 for one in found)
 
 
 def test_a_disagreement_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
