@@ -459,6 +459,17 @@ def test_a_leg_that_is_already_stopping_is_not_disturbed() -> None:
     run_virtual(main())
 
 
+def test_a_leg_that_broke_the_contract_stops_in_peace() -> None:
+    async def main() -> None:
+        gap = Raw(TokenChunk(50, "x", (1,)))
+        broken = cloud(*words("ab", 1.0, 0.1), (0.1, gap), closing=0.5)
+        show = await Show("cloud", endpoints=[broken, phone(*words("abc", 1.0, 0.1))]).play()
+        assert show.text == "abc"
+        assert broken.calls[0].closed_at == pytest.approx(1.2 + 0.5)
+
+    run_virtual(main())
+
+
 def test_a_leg_that_does_not_stop_holds_nobody_up_for_long() -> None:
     async def main() -> None:
         stuck = phone(*words(TEXT, 3.0, 0.1), closing=500.0)

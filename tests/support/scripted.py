@@ -81,8 +81,10 @@ class ScriptedEndpoint:
                 call.cancelled_at = loop.time()
             raise
         finally:
-            await asyncio.sleep(self.closing)
-            call.closed_at = loop.time()
+            try:
+                await asyncio.sleep(self.closing)
+            finally:
+                call.closed_at = loop.time()
 
     async def _play(self, call: Call) -> AsyncGenerator[TokenChunk, None]:
         request = call.request
