@@ -156,11 +156,15 @@ async def _started(engine: Engine, say: Callable[[str], None]) -> None:
     """Return once the engine knows itself. Raises ``EndpointUnavailable``."""
     clock = asyncio.get_running_loop().time
     starting = asyncio.create_task(engine.start())
-    while not starting.done():
-        await asyncio.wait({starting}, timeout=_POLL)
-        if isinstance(engine, TellsProgress):
-            say(engine.progress)
-    await starting
+    try:
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=_POLL)
+            if isinstance(engine, TellsProgress):
+                say(engine.progress)
+    finally:
+        starting.cancel()
+        await asyncio.wait({starting})
+    starting.result()
     limit = clock() + _SERVER_LIMIT
     while True:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import json
+import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -186,6 +188,31 @@ def test_an_engine_that_fails_is_closed_and_its_reason_told(
     shown = capsys.readouterr().err
     assert shown == (f"simulated: no model: {error.args[0]}\n" if error.args else "")
     assert list(here.iterdir()) == []
+
+
+class Slow(Failing):
+    """Loads for ever, says how far it is, and is interrupted as soon as it did."""
+
+    stopped = False
+
+    @property
+    def progress(self) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "loading [x]"
+
+    async def start(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped = True
+
+
+def test_a_start_that_is_interrupted_is_broken_off(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Slow("never", KeyboardInterrupt())
+    monkeypatch.setattr(profiling, "make_engine", lambda settings, slots, threads: engine)
+    assert run("phone")[0] == INTERRUPTED
+    assert engine.stopped
+    assert engine.closed
 
 
 async def interrupted(*_: object) -> None:
