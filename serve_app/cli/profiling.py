@@ -21,7 +21,7 @@ from actors.engines.base import Engine, TellsProgress
 from actors.engines.factory import make_engine
 from actors.engines.profile_file import MeasuredEnergy, ProfileFile
 from actors.threads import available_cores, threads_per_engine
-from serve_app.cli.check import complain
+from serve_app.cli.check import TYPICAL_PROMPT, complain
 from serve_app.cli.configfile import BadConfiguration, Configuration, load
 from serve_app.cli.energy_meter import EnergyMeter, NoEnergyCounters
 from serve_app.cli.engines import bare, describe_engine, missing_packages
@@ -40,6 +40,9 @@ from serve_app.settings import EndpointSettings
 #: Seconds between two looks at an engine that starts, and how long a server may keep one waiting after that.
 _POLL: Final = 0.25
 _SERVER_LIMIT: Final = 30.0
+
+#: Scatter, as a share of a typical TTFT, from which on something else must have been going on.
+_STEADY: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,8 @@ def _view(file: ProfileFile, path: Path, engine: EngineSettings) -> RenderableTy
         ("prefill", f"{file.prefill_rate:.4g} tokens per second"),
         ("decode", f"{file.decode_rate:.4g} tokens per second"),
     ]
+    if file.scatter > _STEADY * file.profile.ttft(TYPICAL_PROMPT):
+        facts.append(("", "this varies a lot; measure again when the machine has nothing else to do"))
     if isinstance(engine, ShapedEngineSettings):
         facts.insert(1, ("", f"the timing is that of {engine.profile}, which it imitates"))
     if file.energy is None:

@@ -8,6 +8,7 @@ import io
 import json
 import signal
 from collections.abc import AsyncGenerator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,24 @@ def test_the_profile_is_written_shown_and_believed(here: Path) -> None:
     assert (believed.prefill_rate, believed.decode_rate) == (file.prefill_rate, file.decode_rate)
     named = configuration(here, laptop=QUICK | {"prior": str(here / "laptop.profile.json")})
     assert load(named).app.endpoints["laptop"].engine.prior is not None
+
+
+@pytest.mark.parametrize(("scatter", "warned"), [(0.02, False), (0.9, True)])
+def test_a_busy_machine_is_noticed(scatter: float, warned: bool) -> None:
+    out = io.StringIO()
+    file = ProfileFile(
+        name="laptop",
+        engine="llama.cpp",
+        date=date(2026, 3, 1),
+        samples=15,
+        intercept=0.2,
+        prefill_rate=100.0,
+        decode_rate=10.0,
+        scatter=scatter,
+    )
+    view = profiling._view(file, Path("laptop.profile.json"), LlamaCppEngineSettings())
+    Console(file=out, width=200, color_system=None).print(view)
+    assert ("measure again" in out.getvalue()) is warned
 
 
 def test_as_json_it_prints_what_it_writes(here: Path) -> None:
