@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -20,10 +19,10 @@ import pytest
 from serve_app.cli import supervisor
 from serve_app.cli.exits import FAILED
 from serve_app.cli.supervisor import DIRECTORIES, directory_prefix, supervise
+from tests.cli.processes import DISCO, ROOT, said, started, wait_until_ready
 
 Send = Callable[[int, int], None]
 
-ROOT = Path(__file__).parents[2]
 SUPERVISOR = """
 import sys
 from serve_app.cli.supervisor import supervise
@@ -51,31 +50,6 @@ LONG_ANSWER = {
     "disco": {"pin": "device_only"},
     "messages": [{"role": "user", "content": "bye"}],
 }
-
-
-@contextmanager
-def started(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """A process group of its own, as a shell makes one, in which Ctrl-C is heard."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env={name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -173,12 +147,8 @@ except Stopped:
 def test_the_service_ends_its_streams_and_leaves_neither_a_process_nor_a_directory(
     send: Send, number: signal.Signals, code: int, unused_port: int
 ) -> None:
-    run = "from serve_app.cli.main import app; app()"
-    with started("-c", run, "up", "simulated", "--port", str(unused_port)) as process:
-        line = "not yet"
-        while not line.startswith("ready after "):
-            line = said(process)
-            assert line != "", "it ended before it was ready"
+    with started("-c", DISCO, "up", "simulated", "--port", str(unused_port)) as process:
+        wait_until_ready(process)
         (service,) = psutil.Process(process.pid).children()
         processes = [service.pid, *(child.pid for child in service.children(recursive=True))]
         assert len(processes) > 5
