@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import DiscoError, EndpointFault, EndpointUnavailable
-from serve_app.core.legs import Leg
+from serve_app.core.legs import Leg, LegOutcome
 from serve_app.core.model import EndpointId, GenerationRequest, Prompt, Receipt, Sampling
 from serve_app.core.protocol import (
     Accepted,
@@ -63,8 +63,8 @@ class StreamJob:
 class StreamDriver:
     """Async iterator over ``Emit``; taking the next one means that the previous one was delivered.
 
-    Raises the stream's DiscoError after the text that came before it. ``aclose`` stops every leg, whatever the state,
-    and waits for them, though not for one that hangs.
+    Raises the stream's DiscoError after the text that came before it, and so it does with whatever the session itself
+    raised. ``aclose`` stops every leg, whatever the state, and waits for them, though not for one that hangs.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class StreamDriver:
     ) -> None:
         self.session = session
         self.closed: Close | None = None
+        self._fault: Exception | None = None
         self._job = job
         self._endpoints = endpoints
         self._observer = observer
@@ -90,8 +91,7 @@ class StreamDriver:
         """Wait for the first text, or for the end. Raises the error of a stream that ended before any text."""
         while not self._outbox:
             if self.closed is not None:
-                if self.closed.error is not None:
-                    raise self.closed.error
+                self._raise_error(self.closed)
                 return
             await self._change()
 
@@ -109,10 +109,15 @@ class StreamDriver:
                 self._undelivered = emit.count
                 return emit
             if not self._outbox and self.closed is not None:
-                if self.closed.error is not None:
-                    raise self.closed.error
+                self._raise_error(self.closed)
                 raise StopAsyncIteration
             await self._change(wait if self._outbox else None)
+
+    def _raise_error(self, closed: Close) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if closed.error is not None:
+            raise closed.error
 
     async def aclose(self) -> None:
         if self.closed is None:
@@ -124,9 +129,25 @@ class StreamDriver:
     # --- events in, commands out --------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        for command in self.session.handle(event, self._loop.time()):
-            self._carry_out(command)
-        self._rearm()
+        if self._fault is not None:
+            return
+        try:
+            for command in self.session.handle(event, self._loop.time()):
+                self._carry_out(command)
+            self._rearm()
+        except Exception as fault:  # noqa: BLE001 - nobody else would end the stream that it broke
+            self._give_up(fault)
+
+    def _give_up(self, fault: Exception) -> None:
+        """Nothing that the session says can be trusted any more."""
+        self._fault, self.closed = fault, Close()
+        for leg in self.session.legs:
+            if leg.live:
+                leg.end(LegOutcome.CANCELLED, self._loop.time(), cut=True)
+                self._carry_out(CancelStream(leg.attempt))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._changed.set()
 
     def _carry_out(self, command: Command) -> None:
         match command:

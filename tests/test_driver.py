@@ -16,6 +16,7 @@ from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import ContinuesBy, FinishReason, Sampling, TextPrompt, TokenChunk
 from serve_app.core.protocol import Emit, Phase
+from serve_app.core.session import StreamSession
 from serve_app.driver import PACED_MARGIN, PATIENCE, StreamDriver, StreamJob
 from tests.support.scripted import EndWithoutFinish, Hang, Raw, ScriptedEndpoint, words
 from tests.support.session_stage import BREAK, CLOUD, LAPTOP, OVERLAP, PHONE, Stage, endpoint
@@ -457,6 +458,43 @@ def test_a_leg_that_is_already_stopping_is_not_disturbed() -> None:
         assert (slow.cancelled_at, slow.calls[0].closed_at) == (1.0, 6.0)
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("broken", ["handle", "wake_at"])
+@pytest.mark.parametrize("at", [0.0, 0.95, 1.15, 3.0])
+def test_a_fault_of_the_session_itself_ends_the_stream_and_stops_every_leg(
+    at: float, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bug(Exception):
+        pass
+
+    async def main() -> None:
+        legs = [cloud(*words("ab", 1.0, 0.1), (0.1, Hang)), phone(*[(0.5, Hang)] * 3)]
+        show = Show("cloud", ("phone", 0.5), endpoints=legs, idle_timeout=1.0)
+        real = StreamSession.handle
+
+        def fails(session: StreamSession, event: Any, now: float) -> Any:
+            if now >= at:
+                if broken == "handle":
+                    raise Bug
+                monkeypatch.setattr(StreamSession, "wake_at", property(_raise(Bug)))
+            return real(session, event, now)
+
+        monkeypatch.setattr(StreamSession, "handle", fails)
+        with pytest.raises(Bug):
+            await show.play()
+        assert "ab".startswith(show.text)
+        assert all(call.closed_at is not None for leg in legs for call in leg.calls)
+        assert sorted(name for name, _ in show.witness.ended_) == sorted(show.witness.began)
+
+    run_virtual(main())
+
+
+def _raise(kind: type[Exception]) -> Callable[[object], float]:
+    def fails(_: object) -> float:
+        raise kind
+
+    return fails
 
 
 def test_a_leg_that_broke_the_contract_stops_in_peace() -> None:
