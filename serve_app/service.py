@@ -16,14 +16,14 @@ from serve_app.core.breaker import health_of
 from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import UnknownModel
-from serve_app.core.estimates import Observation, Seen
+from serve_app.core.estimates import PRIOR_PROMPT, Observation, Seen
 from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode, Mover
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishReason
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
-from serve_app.core.watch import Patience, Watch, patience_of
+from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.eligibility import eligible_endpoints
 from serve_app.settings import AppSettings, LiveSettings
@@ -71,9 +71,7 @@ class StreamService:
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
         now = asyncio.get_running_loop().time()
         state, planner = self._state, self._state.planner
-        # A prompt longer than every context will be refused; until then it must not count for more than one that fits.
-        longest = max(info.context_length for info in eligible)
-        estimated = min(longest, state.estimator(request.model).estimate(request.prompt))
+        estimated = self._estimate(request, eligible)
         charge = Charge(state.budget, planner, estimated, {info.kind for info in eligible})
         healthy = state.breakers.healthy([info.id for info in eligible], now)
         ranked = sorted(eligible, key=lambda info: info.id not in healthy)
@@ -96,6 +94,16 @@ class StreamService:
         stream.driver = StreamDriver(session, job, self._endpoints, stream)
         stream.driver.start()
         return stream
+
+    def _estimate(self, request: ClientRequest, eligible: Sequence[EndpointInfo]) -> int:
+        """Tokens of the prompt; a guess where the estimate fails."""
+        # A prompt longer than every context will be refused; until then it must not count for more than one that fits.
+        longest = max(info.context_length for info in eligible)
+        try:
+            return min(longest, self._state.estimator(request.model).estimate(request.prompt))
+        except Exception:  # noqa: BLE001 - a failed estimate must not fail a request; the counter tells
+            self._state.planner.fallbacks += 1
+            return min(longest, round(PRIOR_PROMPT))
 
     def _config(self, request: ClientRequest, prompt_tokens: int) -> SessionConfig:
         reader, limits, migration = self.live.reader, self.live.limits, self.live.migration
@@ -131,8 +139,12 @@ class StreamService:
         failing = Patience(limits.first_token_seconds, limits.idle_seconds)
 
         def patience(endpoint: EndpointId, tokens: int) -> Patience:
-            usual, queue = state.planner.estimates.usual(endpoint, tokens), state.load.queue_seconds(endpoint)
-            return patience_of(usual, limits.patience, queue, failing)
+            try:
+                usual, queue = state.planner.estimates.usual(endpoint, tokens), state.load.queue_seconds(endpoint)
+                return patience_of(usual, limits.patience, queue, failing)
+            except Exception:  # noqa: BLE001 - as above; the configured limits remain
+                state.planner.fallbacks += 1
+                return ENDLESS
 
         return Watch(patience, lambda endpoint: state.breakers.is_sick(endpoint, clock()))
 
@@ -228,7 +240,10 @@ class OpenStream:
         finally:
             self._charge.close(self._session)
             closed = self.driver.closed or Close()
-            self._service.learn(self._request, self._session, closed.finish)
+            try:
+                self._service.learn(self._request, self._session, closed.finish)
+            except Exception as error:  # noqa: BLE001 - the answer is out; it must not fail afterwards
+                logger.error("request %s taught nothing: %s", self._request.request_id, type(error).__name__)  # noqa: TRY400
             code = closed.error.code if closed.error else None if closed.finish else "cancelled"
             self._span.end(self.outcome, code)
 

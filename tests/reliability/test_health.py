@@ -9,6 +9,8 @@ import pytest
 
 from serve_app.core.breaker import BreakerState, Health
 from serve_app.core.errors import EndpointUnavailable, InvalidRequest, Overloaded, PromptTooLong
+from serve_app.core.estimate import PromptEstimator
+from serve_app.core.estimates import Estimates
 from tests.http.fakes import until
 from tests.support.scripted import Hang, ScriptedEndpoint, words
 from tests.support.scripted_service import Stack
@@ -160,6 +162,25 @@ def test_a_planner_that_fails_falls_back_to_a_static_plan(monkeypatch: pytest.Mo
         answer = await stack.stream()
         assert (answer.text, answer.report["policy"]) == (TEXT, "static")
         assert stack.state.planner.fallbacks == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "name", ["PromptEstimator.estimate", "PromptEstimator.learn", "Estimates.usual", "Estimates.observe"]
+)
+def test_an_estimate_that_fails_costs_nobody_an_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        owner, method = name.split(".")
+        kind = {"PromptEstimator": PromptEstimator, "Estimates": Estimates}[owner]
+        monkeypatch.setattr(kind, method, _raise)
+        cloud, phone = pair(*words(TEXT, 0.2, 0.05))
+        stack = Stack(cloud, phone)
+        for _ in range(3):
+            answer = await stack.stream()
+            assert (answer.text, answer.data[-1]) == (TEXT, "[DONE]")
+        assert stack.running == 0
+        assert stack.state.planner.fallbacks == (3 if method in ("estimate", "usual") else 0)
 
     run_virtual(main())
 
