@@ -110,7 +110,7 @@ def build_http_app(surface: Surface) -> Starlette:
 
     async def no_route(request: Request, error: Exception) -> Response:
         try:
-            if request.url.path.startswith("/v1"):
+            if request.scope["path"].startswith("/v1"):
                 surface.guard(request)
         except AccessDenied as denied:
             return refusal(denied)

@@ -85,6 +85,16 @@ def test_everything_under_v1_needs_a_key(key: str | None, host: str, caplog: pyt
     assert STRANGER not in caplog.text
 
 
+@pytest.mark.parametrize("host", ["[", "x/y", "x?", "a b", ""])
+def test_no_host_header_confuses_the_door(host: str) -> None:
+    async def scenario() -> None:
+        async with keyed() as server:
+            assert (await server.client.get("/v1/nothing", headers={"host": host})).status_code == 401
+            assert (await server.client.get("/v1/nothing", headers=bearer(BOB) | {"host": host})).status_code == 404
+
+    asyncio.run(scenario())
+
+
 def test_a_key_opens_the_api_from_anywhere_and_says_who_may_do_what() -> None:
     async def scenario() -> None:
         async with keyed() as server:
