@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Requests over which a surplus or a debt is worked off by planning with more or less than the share.
-HORIZON: Final = 30.0
+#: Requests over which a surplus is worked off by planning with more than the share, and a debt by planning with less.
+#: Debts may take longer: nothing is lost by that, as credit is that piles up too far.
+SURPLUS, DEBT = 30.0, 60.0
 #: Part of the share that is planned with in the deepest debt. Hedges against an outage made it, and a policy that plans
 #: with nothing does not hedge in the next one. What may be spent, the bucket decides.
 LEAST: Final = 0.5
@@ -81,7 +82,8 @@ class TokenBudget:
         if not self._mean:
             return self._share
         wanted = min(self.typical, self.debt)
-        steered = self._share + (self.balance - wanted) / (HORIZON * self._mean)
+        horizon = SURPLUS if self.balance > wanted else DEBT
+        steered = self._share + (self.balance - wanted) / (horizon * self._mean)
         return min(1.0, max(LEAST * self._share, steered))
 
     def admit(self, prompt_tokens: int) -> None:
