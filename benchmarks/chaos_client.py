@@ -77,6 +77,16 @@ class Seen:
     error: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
+    def take(self, event: dict[str, Any]) -> None:
+        """One event's data."""
+        self.error = event.get("error")
+        for choice in event.get("choices", ()):
+            self.text += choice["delta"].get("content") or ""
+            if choice["finish_reason"] is not None:
+                self.finishes.append(choice["finish_reason"])
+        if event.get("usage"):
+            self.usage, self.report = event["usage"], event["disco"]
+
 
 async def run_errand(http: aiohttp.ClientSession, url: str, errand: Errand) -> Seen:
     seen = Seen(errand)
@@ -106,7 +116,7 @@ async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:
         if line.startswith(b"data: [DONE]"):
             seen.end = "complete"
             return
-        _take(json.loads(line[6:]), seen)
+        seen.take(json.loads(line[6:]))
         if seen.error is not None:
             seen.end = "error"
             return
@@ -117,16 +127,6 @@ async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:
             return
         if events == 5 and seen.errand.pause:
             await asyncio.sleep(seen.errand.pause)
-
-
-def _take(event: dict[str, Any], seen: Seen) -> None:
-    seen.error = event.get("error")
-    for choice in event.get("choices", ()):
-        seen.text += choice["delta"].get("content") or ""
-        if choice["finish_reason"] is not None:
-            seen.finishes.append(choice["finish_reason"])
-    if event.get("usage"):
-        seen.usage, seen.report = event["usage"], event["disco"]
 
 
 class Judge:
