@@ -136,6 +136,7 @@ class Scale:
 
 async def soak(server: Server, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     gate, judge = asyncio.Semaphore(arguments.at_once), Judge(_ENGINE)
+    served = 0
     vandal, scale = Vandal(server, arguments.period, arguments.hangs), Scale(server)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
 
@@ -145,6 +146,10 @@ async def soak(server: Server, url: str, arguments: argparse.Namespace) -> dict[
             async with gate:
                 found = await run_errand(http, url, errand)
             await judge.judge(found)
+            nonlocal served
+            served += 1
+            if served % 100 == 0:
+                print(f"{served} of {arguments.streams}", file=sys.stderr)
             return found
 
         background = [asyncio.create_task(vandal.rage()), asyncio.create_task(scale.weigh())]
