@@ -81,19 +81,27 @@ def test_vllms_own_metrics_are_at_the_nodes_agent(service: Service) -> None:
     until(lambda: "ray_vllm_generation_tokens_total" in httpx.get(url, timeout=10.0).text, LONGEST_END)
 
 
+def of_the_service() -> list[psutil.Process]:
+    """Of vLLM's processes below this one those of replicas: another test may have an engine of its own."""
+    replicas = [
+        process for process in psutil.Process().children(recursive=True) if name_of(process).startswith("ray::")
+    ]
+    return [process for replica in replicas for process in engine_processes(replica)]
+
+
 def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
     """The first replica is killed at work; the one in its place is told to go while vLLM is still on its way."""
     from ray import serve
 
-    at_work = engine_processes(psutil.Process())
+    at_work = of_the_service()
     assert {name_of(process) for process in at_work} == {"VLLM::EngineCore", "VLLM::Worker"}
     core = next(process for process in at_work if name_of(process) == "VLLM::EngineCore")
     replica = core.parent()
     assert replica is not None
     replica.kill()
     until(lambda: not any(map(name_of, at_work)), LONGEST_END)
-    until(lambda: engine_processes(psutil.Process()), LONGEST_START)
-    on_its_way = engine_processes(psutil.Process())
+    until(of_the_service, LONGEST_START)
+    on_its_way = of_the_service()
     serve.delete("disco")
     until(lambda: not any(map(name_of, on_its_way)), LONGEST_END)
-    assert not engine_processes(psutil.Process())
+    assert not of_the_service()
