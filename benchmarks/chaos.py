@@ -47,6 +47,8 @@ from serve_app.settings import (
     PriceSettings,
 )
 
+#: Of each endpoint.
+REPLICAS: Final = 2
 #: Seconds for which a replica is stopped.
 HANG: Final = 8.0
 #: How much the router may grow over the second half, as a share of what it had.
@@ -56,7 +58,7 @@ _ENGINE: Final = SimulatedEngineSettings(seed=5, overhead=0.2, decode_rate=30.0,
 
 def settings() -> tuple[AppSettings, LiveSettings]:
     quick = _ENGINE.model_copy(update={"overhead": 0.05})
-    place = PlacementSettings(num_cpus=0.05, replicas=2)
+    place = PlacementSettings(num_cpus=0.05, replicas=REPLICAS)
     endpoints = {
         "cloud": EndpointSettings(kind=EndpointKind.CLOUD, engine=_ENGINE, slots=64, placement=place),
         "phone": EndpointSettings(kind=EndpointKind.DEVICE, engine=quick, slots=64, placement=place),
@@ -76,7 +78,10 @@ def settings() -> tuple[AppSettings, LiveSettings]:
 
 @dataclass
 class Vandal:
-    """Kills a replica every ``period`` seconds, or stops one for a while."""
+    """Kills a replica every ``period`` seconds, or stops one for a while.
+
+    Only one of an endpoint that has all of its own: a machine that is slow to start new ones is not left without any.
+    """
 
     server: Server
     period: float
@@ -103,7 +108,13 @@ class Vandal:
                     victim.kill()
 
     def _replicas(self) -> list[psutil.Process]:
-        return [process for process in self.server.processes() if ":endpoint-" in " ".join(process.cmdline())]
+        found: dict[str, list[psutil.Process]] = {}
+        for process in self.server.processes():
+            with suppress(psutil.NoSuchProcess):
+                _, is_replica, name = " ".join(process.cmdline()).partition(":endpoint-")
+                if is_replica:
+                    found.setdefault(name.partition(".")[0].strip(), []).append(process)
+        return [process for replicas in found.values() if len(replicas) == REPLICAS for process in replicas]
 
     async def _stop_for_a_while(self, victim: psutil.Process) -> None:
         victim.send_signal(signal.SIGSTOP)
