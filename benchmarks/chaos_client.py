@@ -151,6 +151,8 @@ class Judge:
         elif seen.end == "error":
             if not {"code", "message", "retryable"} <= set(seen.error or {}):
                 seen.problems.append("an error without its fields")
+            elif seen.error is not None and not seen.error["retryable"]:
+                seen.problems.append(f"not an endpoint's fault: {seen.error['code']}")
         elif seen.end != "left":
             seen.problems.append(seen.end)
 
