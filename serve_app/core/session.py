@@ -231,7 +231,7 @@ class StreamSession:
             self._rescues += 1
             self._start(other, LegReason.RETRY, now)
         else:
-            self._close(Close(error=first_cause(self._first_error, self.legs)), now)
+            self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class StreamSession:
         if self._rescues < self.config.max_rescues:
             target = self._candidates.rescuer(self.legs, self._state(now))
         if target is None:
-            self._close(Close(error=first_cause(self._first_error, self.legs)), now)
+            self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
             return
         self._rescues += 1
         self._hand_over(target, LegReason.RESCUE, now)

@@ -207,3 +207,9 @@ def test_the_error_names_the_first_cause_and_whatever_failed_after_it() -> None:
     error = close.error  # type: ignore[union-attr]
     assert (type(error), error.endpoint) == (EndpointTimeout, "cloud")
     assert error.message == "cloud: gone; then failed: phone (endpoint_unavailable), laptop (endpoint_unavailable)"
+
+
+def test_a_planned_target_that_fails_with_nobody_left_is_an_error_and_no_end() -> None:
+    stage = speaking(mode=BREAK, max_rescues=0)
+    stage.say("cloud", *"cdefghij")
+    assert stage.fail("phone") == [("fail", "endpoint_unavailable")]
