@@ -43,7 +43,9 @@ def _pinned(
     if request.pin is None:
         return list(granted)
     if not any(_fits(request.pin, info) for info in served):
-        raise InvalidRequest(f"no endpoint of this model satisfies the pin {request.pin.value}", "disco.pin")
+        raise InvalidRequest(
+            f"disco.pin: no endpoint of this model satisfies {request.pin.value}; leave it out", "disco.pin"
+        )
     infos = [info for info in granted if _fits(request.pin, info)]
     if not infos:
         raise AccessDenied(
@@ -60,7 +62,7 @@ def _named(
         raise AccessDenied(f"disco.endpoints: more than this key allows for this model; it may use {_names(granted)}")
     if not wanted <= {info.id for info in infos}:
         raise InvalidRequest(
-            f"an endpoint that this request may not use; it may use {_names(infos)}", "disco.endpoints"
+            f"disco.endpoints: one that this request may not use; it may use {_names(infos)}", "disco.endpoints"
         )
     return [info for info in infos if info.id in wanted]
 

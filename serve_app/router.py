@@ -19,7 +19,7 @@ from serve_app.ingress import Surface, build_http_app
 from serve_app.metrics import Metrics
 from serve_app.priors import breaker_config, cost_model, initial_state, planner_config
 from serve_app.service import StreamService
-from serve_app.settings import AppSettings, LiveSettings
+from serve_app.settings import AppSettings, LiveSettings, explain
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
 from serve_app.telemetry import Telemetry
 
@@ -55,6 +55,7 @@ class DiscoRouter:
         if exchange is not None:
             self._tasks.add(asyncio.create_task(self._trade(exchange)))
         self._http_host: str | None = None
+        self._configured = False
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Called by Serve after the constructor."""
@@ -78,10 +79,21 @@ class DiscoRouter:
         return self._service.models()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Serve calls it before the first request, too."""
+        """Serve calls it before the first request, too; then settings that cannot be are an error.
+
+        Later it stops a replica that raises here, and could start no other: so the old settings stay in force.
+        """
         self._http_host = await effective_http_host()
-        live = LiveSettings.model_validate(user_config)
-        live.check_against(self._app)
+        try:
+            live = LiveSettings.model_validate(user_config)
+            live.check_against(self._app)
+        except ValueError as error:
+            if not self._configured:
+                raise
+            problems = "; ".join(explain(error, user_config))
+            logger.error("the new user_config cannot be used, the old one stays in force: %s", problems)  # noqa: TRY400
+            return
+        self._configured = True
         self._service.live = live
         self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
         self._state.breakers.reconfigure(breaker_config(live))

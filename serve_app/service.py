@@ -19,7 +19,7 @@ from serve_app.core.errors import UnknownModel
 from serve_app.core.estimates import PRIOR_PROMPT, Observation, Seen
 from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode, Mover
-from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishReason
+from serve_app.core.model import ChatPrompt, DispatchPlan, EndpointId, EndpointInfo, FinishReason
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
@@ -29,7 +29,7 @@ from serve_app.eligibility import eligible_endpoints
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
 from serve_app.streams import ClientRequest, Delta, Outcome, Usage
-from serve_app.telemetry import LegSpan, RequestSpan, Telemetry
+from serve_app.telemetry import LegSpan, Operation, RequestSpan, Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,10 @@ class StreamService:
     def open(self, request: ClientRequest) -> OpenStream:
         """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
         eligible = self._eligible(request)
-        span = self._telemetry.start_request(request.trace, request.request_id, request.model, request.grant.key)
+        operation: Operation = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
+        span = self._telemetry.start_request(
+            request.trace, request.request_id, request.model, request.grant.key, operation
+        )
         return self._launch(request, eligible, span)
 
     def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:

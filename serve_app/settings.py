@@ -7,7 +7,7 @@ Units: seconds, tokens, tokens per second, joules, USD. Every model forbids unkn
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -57,7 +57,9 @@ class ModelSettings(Settings):
 
 class TelemetrySettings(Settings):
     otlp_endpoint: str | None = Field(
-        default=None, description="For instance http://127.0.0.1:4318; None exports nothing."
+        default=None,
+        pattern=r"^https?://[^/\s]+(/\S*)?$",
+        description="For instance http://127.0.0.1:4318; None exports nothing.",
     )
     protocol: Literal["http", "grpc"] = "http"
     sampling: Share = 1.0
@@ -74,7 +76,9 @@ class AppSettings(Settings):
     """``args`` of the application."""
 
     endpoints: dict[Name, EndpointSettings] = Field(min_length=1)
-    models: dict[str, ModelSettings] = Field(default_factory=lambda: {"disco": ModelSettings()}, min_length=1)
+    models: dict[Annotated[str, Field(min_length=1)], ModelSettings] = Field(
+        default_factory=lambda: {"disco": ModelSettings()}, min_length=1
+    )
     access: AccessSettings = AccessSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
@@ -218,7 +222,7 @@ def explain(error: Exception, document: object = None) -> list[str]:
         return [str(error)]
     lines = []
     for item in details(include_input=False, include_url=False, include_context=False):
-        path = ".".join(_path(item["loc"], document))
+        path = ".".join(_path(item["loc"], document, whole=item["type"] == "value_error"))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key; check the spelling or remove it"
@@ -226,7 +230,8 @@ def explain(error: Exception, document: object = None) -> list[str]:
     return lines
 
 
-def _path(loc: tuple[int | str, ...], document: object) -> list[str]:
+def _path(loc: tuple[int | str, ...], document: object, *, whole: bool) -> list[str]:
+    """``whole``: the error is about all of a value, so that the last part may be a union member's name."""
     parts = []
     for rank, part in enumerate(loc):
         inside = document
@@ -234,7 +239,7 @@ def _path(loc: tuple[int | str, ...], document: object) -> list[str]:
             inside = document.get(part)
         elif isinstance(document, list | tuple) and isinstance(part, int) and part < len(document):
             inside = document[part]
-        is_tag = isinstance(document, dict) and part not in document and rank + 1 < len(loc)
+        is_tag = isinstance(document, dict) and part not in document and (whole or rank + 1 < len(loc))
         if not is_tag:
             parts.append(str(part))
             document = inside

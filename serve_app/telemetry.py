@@ -7,7 +7,7 @@ behind in the wrong task. Attribute names follow OpenTelemetry's GenAI conventio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -21,6 +21,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from serve_app.core.model import EndpointInfo
 from serve_app.settings import TelemetrySettings
 from serve_app.streams import Outcome
+
+#: GenAI conventions' names of the two calls.
+Operation: TypeAlias = Literal["chat", "text_completion"]
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 #: Milliseconds that a finished span waits for company before it is exported.
@@ -45,11 +48,16 @@ class Telemetry:
         self._tracer = tracer
 
     def start_request(
-        self, carrier: Mapping[str, str], request_id: str, model: str, key: str | None = None
+        self,
+        carrier: Mapping[str, str],
+        request_id: str,
+        model: str,
+        key: str | None = None,
+        operation: Operation = "chat",
     ) -> RequestSpan:
         """``carrier`` holds the client's W3C trace context, if it sent one. ``key``: the name of the caller's."""
         attributes = {
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "disco",
             "gen_ai.request.model": model,
             "disco.request_id": request_id,
@@ -57,8 +65,8 @@ class Telemetry:
         if key is not None:
             attributes["disco.key"] = key
         parent = _PROPAGATOR.extract(dict(carrier), otel_context.Context())
-        span = self._tracer.start_span(f"chat {model}", parent, SpanKind.SERVER, attributes)
-        return RequestSpan(self._tracer, span)
+        span = self._tracer.start_span(f"{operation} {model}", parent, SpanKind.SERVER, attributes)
+        return RequestSpan(self._tracer, span, operation)
 
     def start_worker(self, carrier: Mapping[str, str], endpoint: str, attempt: str) -> Span:
         """The engine's work on one leg, in the actor's own process. The caller ends it."""
@@ -75,14 +83,15 @@ class Telemetry:
 class RequestSpan:
     """The router's span of one request."""
 
-    def __init__(self, tracer: trace.Tracer, span: Span) -> None:
+    def __init__(self, tracer: trace.Tracer, span: Span, operation: Operation) -> None:
         self._tracer = tracer
         self._span = span
+        self._operation = operation
 
     def start_leg(self, attempt: str, info: EndpointInfo, reason: str) -> LegSpan:
         parent = trace.set_span_in_context(self._span, otel_context.Context())
         attributes = {
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": self._operation,
             "gen_ai.provider.name": "disco",
             "gen_ai.request.model": info.model,
             "disco.endpoint": info.id,
@@ -90,7 +99,7 @@ class RequestSpan:
             "disco.attempt": attempt,
             "disco.leg.reason": reason,
         }
-        return LegSpan(self._tracer.start_span(f"chat {info.id}", parent, SpanKind.CLIENT, attributes))
+        return LegSpan(self._tracer.start_span(f"{self._operation} {info.id}", parent, SpanKind.CLIENT, attributes))
 
     def end(self, outcome: Outcome, error: str | None) -> None:
         """``error``: a stable code, never a message."""

@@ -24,6 +24,9 @@ from serve_app.cli.report_view import render
 #: Seconds. How long an answer may take is the server's to say, so nothing but the connection is limited here.
 _CONNECT: Final = 10.0
 
+#: Small models wander at OpenAI's default of 1.
+TEMPERATURE: Final = 0.3
+
 #: ``write(text, endpoint)``.
 Write = Callable[[str, str], None]
 
@@ -36,6 +39,7 @@ class ChatOptions:
     url: str = "http://127.0.0.1:8000"
     model: str | None = None
     max_tokens: int = 256
+    temperature: float = TEMPERATURE
     pin: str | None = None
     rate: float | None = None
     delivery: str | None = None
@@ -123,6 +127,7 @@ def _body(options: ChatOptions, model: str) -> dict[str, Any]:
         "model": model,
         "messages": [{"role": "user", "content": options.prompt}],
         "max_tokens": options.max_tokens,
+        "temperature": options.temperature,
         "stream": True,
         "disco": {"report": True} | {name: value for name, value in wishes.items() if value is not None},
     }

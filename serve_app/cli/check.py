@@ -137,7 +137,8 @@ def _served_by(configuration: Configuration, model: str) -> tuple[str, ...]:
 def _dispatch(configuration: Configuration) -> str:
     policy = configuration.live.policy
     if policy.name in (PolicyName.CLOUD_ONLY, PolicyName.DEVICE_ONLY):
-        return policy.name.value
+        side = "cloud" if policy.name is PolicyName.CLOUD_ONLY else "device"
+        return f"{policy.name.value}: every answer starts on a {side}; a pin, not this, keeps it there"
     chosen = regime(configuration, cost_model(configuration.app, configuration.live))
     if chosen is None:
         return "endpoints of one kind only: the fastest serves, and the next one helps when it is unusually late"

@@ -100,7 +100,7 @@ def _settings(name: str, document: dict[str, Any], problems: list[str]) -> Confi
         elif deployment.get("user_config") is not None:
             problems.append(f"{path}.user_config: only {ROUTER} takes a user_config; remove it")
     http = document.get("http_options")
-    host = http.get("host") if isinstance(http, dict) else None
+    host = http.get("host") if isinstance(http, dict) and isinstance(http.get("host"), str) else None
     if app is not None:
         problems += _cross_problems(app, live, application, host)
         problems += engine_problems(app)
@@ -172,9 +172,11 @@ def _frame_problems(document: dict[str, Any]) -> list[str]:
     if isinstance(http, dict):
         problems += _unknown(http, HTTPOptionsSchema, "http_options.")
         port = http.get("port")
-        if isinstance(port, int) and not 1 <= port <= 65535:
+        if isinstance(port, int) and (isinstance(port, bool) or not 1 <= port <= 65535):
             problems.append("http_options.port: must be a number from 1 to 65535")
-        if isinstance(http.get("host"), str):
+        if http.get("root_path", "") not in ("", "/"):
+            problems.append("http_options.root_path: OpenAI's clients expect /v1; leave it out")
+        if http.get("host") is not None:
             return problems
     remedy = "set it, or Ray listens on every interface; 127.0.0.1 serves this machine only"
     return [*problems, f"http_options.host: {remedy}"]
@@ -186,6 +188,8 @@ def _application_problems(application: dict[str, Any], document: dict[str, Any])
     problems = _unknown(application, ServeApplicationSchema, "applications.0.")
     if application.get("import_path") != IMPORT_PATH:
         problems.append(f"applications.0.import_path: must be {IMPORT_PATH}")
+    if application.get("route_prefix", "/") != "/":
+        problems.append("applications.0.route_prefix: must be /, where OpenAI's clients expect /v1")
     problems += _deployment_problems(application.get("deployments", []))
     if not problems:
         try:
@@ -193,6 +197,12 @@ def _application_problems(application: dict[str, Any], document: dict[str, Any])
         except ValidationError as error:
             return explain(error, document)
     return problems
+
+
+#: What the application sets itself, and where to say it.
+_ELSEWHERE = {
+    ROUTER: dict.fromkeys(("num_replicas", "autoscaling_config"), "say it in args, as router.replicas"),
+}
 
 
 def _deployment_problems(deployments: Any) -> list[str]:
@@ -212,6 +222,7 @@ def _deployment_problems(deployments: Any) -> list[str]:
         if name in seen:
             problems.append(f"{path}.name: {name} appears twice; put all of its settings in one place")
         seen.add(name)
+        problems += [f"{path}.{key}: {remedy}" for key, remedy in _ELSEWHERE.get(name, {}).items() if key in deployment]
     return problems
 
 

@@ -117,12 +117,12 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
         _shut_down(application_name(configuration))
         if logs is not None:
             directory.rename(logs)
+            logs.chmod(0o700)
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(configuration: Configuration, directory: Path) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
-    import ray
     from ray.serve._private.api import serve_start
     from ray.serve.config import gRPCOptions
     from ray.serve.schema import ServeDeploySchema
@@ -130,16 +130,7 @@ def _start(configuration: Configuration, directory: Path) -> None:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     schema = ServeDeploySchema.model_validate(configuration.document)
     try:
-        ray.init(
-            address="local",
-            namespace="serve",
-            num_cpus=ray_cpus(configuration.app),
-            object_store_memory=OBJECT_STORE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(directory),
-        )
+        _start_ray(ray_cpus(configuration.app), directory)
         # ray.init() installs a handler for SIGTERM that would exit without a shutdown.
         listen()
         client = serve_start(
@@ -149,8 +140,40 @@ def _start(configuration: Configuration, directory: Path) -> None:
             global_logging_config=schema.logging_config,
         )
         client.deploy_apps(schema, _blocking=False)
+    except LaunchFailed:
+        raise
     except Exception as error:
         raise LaunchFailed(f"Ray Serve did not start: {type(error).__name__}: {error}") from error
+
+
+def _start_ray(cpus: int, directory: Path, attempts: int = 2) -> None:
+    """More than once, for Ray gives its processes 30 s to come up, which a busy machine may exceed."""
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            namespace="serve",
+            num_cpus=cpus,
+            object_store_memory=OBJECT_STORE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(directory),
+        )
+    except Exception as error:
+        ray.shutdown()
+        if "timed out" not in str(error):
+            raise
+        if attempts == 1:
+            raise LaunchFailed(
+                "Ray did not come up in the 30 s that it gives itself, twice; is this machine busy? "
+                "Close other programs and try again"
+            ) from error
+        _start_ray(cpus, directory, attempts - 1)
+    else:
+        # Ray opens it to everybody.
+        directory.chmod(0o700)
 
 
 def application_name(configuration: Configuration) -> str:

@@ -63,6 +63,7 @@ def chat(
     url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
     model: Annotated[Optional[str], typer.Option(help="A served name; the first one if not given.")] = None,  # noqa: UP045
     max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.3,
     pin: Annotated[Optional[str], typer.Option(help="device_only or cloud_only.")] = None,  # noqa: UP045
     rate: Annotated[Optional[float], typer.Option(help="Tokens per second that you read.")] = None,  # noqa: UP045
     delivery: Annotated[Optional[str], typer.Option(help="eager or paced.")] = None,  # noqa: UP045
@@ -79,6 +80,7 @@ def chat(
         url=url,
         model=model,
         max_tokens=max_tokens,
+        temperature=temperature,
         pin=pin,
         rate=rate,
         delivery=delivery,

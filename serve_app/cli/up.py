@@ -176,7 +176,14 @@ def disco(program: Path = PROGRAM) -> str:
 def curl(url: str, model: str, *, keyed: bool = False) -> str:
     """A command that streams, ready to be pasted. ``keyed``: the key is in DISCO_API_KEY, where `disco chat` looks."""
     question = {"role": "user", "content": "Why is the sky blue?"}
-    body = {"model": model, "stream": True, "max_tokens": 64, "disco": {"report": True}, "messages": [question]}
+    body = {
+        "model": model,
+        "stream": True,
+        "max_tokens": 64,
+        "temperature": 0.3,
+        "disco": {"report": True},
+        "messages": [question],
+    }
     data = shlex.quote(json.dumps(body))
     key = ' -H "Authorization: Bearer $DISCO_API_KEY"' if keyed else ""
     return f"curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {data}"

@@ -50,8 +50,8 @@ class TokenBudget:
 
     @property
     def limit(self) -> float:
-        """Tokens of ``burst`` mean prompts."""
-        return self._burst * self._mean
+        """Tokens of ``burst`` mean prompts; none with a share of none."""
+        return self._burst * self._mean if self._share > 0 else 0.0
 
     @property
     def typical(self) -> float:

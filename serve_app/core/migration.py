@@ -79,11 +79,6 @@ def handover_seconds(profile: LatencyProfile, tokens: int, network: float, quant
     return network + profile.ttft.within(quantile)
 
 
-def steady_lead(generated: int, source_rate: float, reader_rate: float) -> float:
-    """Unread tokens after ``generated`` ones at a steady source: n (1 - r_c / r_g)."""
-    return generated * max(0.0, 1.0 - reader_rate / source_rate)
-
-
 #: How pessimistic t_m is about an endpoint whose TTFT is a distribution. A late target costs an abandoned handoff in
 #: OVERLAP, but a visible gap in BREAK.
 HANDOVER_QUANTILE = {MigrationMode.OVERLAP: 0.9, MigrationMode.BREAK: 0.99}

@@ -51,7 +51,7 @@ def leg_report(leg: Leg, session: StreamSession, costs: CostModel) -> LegReport:
         queued_s=_round(leg.receipt.queued) if leg.receipt else None,
         tokens=leg.tokens,
         prefill_tokens=prefilled,
-        cost_usd=costs.cost(leg.info.id, prefilled, leg.tokens, cancelled=leg.cut),
+        cost_usd=_usd(costs.cost(leg.info.id, prefilled, leg.tokens, cancelled=leg.cut)),
         cost_exact=_exact(leg),
         outcome=leg.outcome.value,
         imitation_late_s=_round(leg.late),
@@ -113,7 +113,7 @@ def build_report(
         "tbt_p99_s": _round(percentile(tbts, 0.99)) if tbts else None,
         "delay_num": delay_num(shown, rate, completed[0].at_token) if completed and rate is not None else 0,
         "qoe": _round(qoe(shown, rate, expected_ttft)) if shown and rate is not None else None,
-        "cost_usd": sum(leg["cost_usd"] for leg in legs),
+        "cost_usd": _usd(sum(leg["cost_usd"] for leg in legs)),
         "cost_exact": all(leg["cost_exact"] for leg in legs),
         "cost_notional": notional,
         "prompt_tokens_estimated": session.config.prompt_tokens,
@@ -129,6 +129,11 @@ def _hedge(session: StreamSession) -> str:
     if session.plan.launches[1].delay <= 0:
         return "race"
     return "fired" if any(leg.reason is LegReason.HEDGE for leg in session.legs) else "not_needed"
+
+
+def _usd(value: float) -> float:
+    """Without what floats add in their last digits."""
+    return round(value, 15)
 
 
 def _round(value: float | None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from serve_app.cli.chat import ChatOptions, chat
+from serve_app.cli.chat import TEMPERATURE, ChatOptions, chat
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import PALETTE
 from tests.cli.scripted_server import chunk, end, event, refuse, scripted_server, stream
@@ -118,6 +118,7 @@ def test_the_least_that_is_asked() -> None:
     assert body == {
         "model": "disco",
         "messages": [{"role": "user", "content": "why?"}],
+        "temperature": TEMPERATURE,
         "max_tokens": 256,
         "stream": True,
         "disco": {"report": True},

@@ -244,6 +244,25 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "port too large": (lambda d: d["http_options"].update(port=65536), "http_options.port", "1 to 65535"),
     "port of any choice": (lambda d: d["http_options"].update(port=0), "http_options.port", "1 to 65535"),
     "port that is a word": (lambda d: d["http_options"].update(port="http"), "http_options.port", "integer"),
+    "port that is a truth": (lambda d: d["http_options"].update(port=True), "http_options.port", "1 to 65535"),
+    "host that is a number": (lambda d: d["http_options"].update(host=127), "http_options.host", "valid string"),
+    "another root": (lambda d: d["http_options"].update(root_path="/x"), "http_options.root_path", "leave it out"),
+    "another prefix": (lambda d: application(d).update(route_prefix="/x"), "applications.0.route_prefix", "must be /"),
+    "routers by Serve's own setting": (
+        lambda d: application(d)["deployments"][0].update(num_replicas=2),
+        "applications.0.deployments.0.num_replicas",
+        "router.replicas",
+    ),
+    "a collector without an address": (
+        lambda d: application(d)["args"].update(telemetry={"otlp_endpoint": "not a url"}),
+        f"{ARGS}.telemetry.otlp_endpoint",
+        "pattern",
+    ),
+    "a contradiction inside an engine": (
+        lambda d: cloud(d)["engine"]["engine"].update(output_tokens=[9, 3]),
+        f"{ARGS}.endpoints.cloud.engine.engine",
+        "output_tokens must be",
+    ),
     "unknown proxy location": (lambda d: d.update(proxy_location="Moon"), "proxy_location", "'HeadOnly'"),
     "negative decode rate": (
         lambda d: cloud(d)["engine"]["engine"].update(decode_rate=-1),

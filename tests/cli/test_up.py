@@ -396,3 +396,29 @@ def test_ray_is_told_of_enough_cpus_for_all_replicas_at_their_most() -> None:
         }
     )
     assert ray_cpus(app) == 7
+
+
+@pytest.mark.parametrize(("failures", "works"), [(0, True), (1, True), (2, False)])
+def test_a_ray_that_comes_up_too_late_is_started_again(
+    failures: int, works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    left, steps = [failures], []
+
+    def init(**_: object) -> None:
+        steps.append("init")
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: steps.append("shutdown"))
+    tmp_path.chmod(0o777)
+    if works:
+        launch._start_ray(1, tmp_path)
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
+        assert steps == ["init", "shutdown"] * failures + ["init"]
+    else:
+        with pytest.raises(LaunchFailed, match="busy"):
+            launch._start_ray(1, tmp_path)

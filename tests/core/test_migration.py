@@ -17,7 +17,6 @@ from serve_app.core.migration import (
     Verdict,
     fits,
     handover_seconds,
-    steady_lead,
 )
 from serve_app.core.model import ContinuesBy
 from tests.support.session_stage import CLOUD, endpoint
@@ -26,6 +25,11 @@ BREAK, OVERLAP = MigrationMode.BREAK, MigrationMode.OVERLAP
 PHONE = endpoint("phone", context=200)
 DEVICE = LatencyProfile(LinearTtft(1 / 80, 1 / 20), prefill_rate=80.0, decode_rate=20.0)
 STATE = StreamState(prompt_tokens=60, accepted=6, max_tokens=106, lead=99, rate=5.0, open_character=False)
+
+
+def steady_lead(generated: int, source_rate: float, reader_rate: float) -> float:
+    """Unread tokens after ``generated`` ones at a steady source: n (1 - r_c / r_g)."""
+    return generated * max(0.0, 1.0 - reader_rate / source_rate)
 
 
 def mover(

@@ -1,0 +1,73 @@
+"""The router's replica without Serve: settings that change while it runs, and endpoints that cannot be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from serve_app import router as router_module
+from serve_app.router import DiscoRouter
+from serve_app.settings import AppSettings
+from tests.support.virtual_loop import run_virtual
+
+APP = AppSettings.model_validate({"endpoints": {"phone": {"kind": "device", "engine": {"type": "simulated"}}}})
+
+
+@asynccontextmanager
+async def routing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DiscoRouter]:
+    async def loopback() -> str:
+        return "127.0.0.1"
+
+    monkeypatch.setattr(router_module, "effective_http_host", loopback)
+    unfit: Any = object()
+    router = DiscoRouter(APP, {"phone": unfit})
+    try:
+        yield router
+    finally:
+        for task in router._tasks:
+            task.cancel()
+        await asyncio.wait(router._tasks)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"policy": {"budget": 3}}, "policy.budget"),
+        ({"polcy": {}}, "polcy: unknown key"),
+        ({"prices": {"endpoints": {"moon": {}}}}, "prices.endpoints: no endpoint named 'moon'"),
+    ],
+)
+def test_settings_that_cannot_be_leave_those_in_force_that_are(
+    wrong: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with routing(monkeypatch) as router:
+            with pytest.raises(ValueError, match=r"budget|polcy|moon"):
+                await router.reconfigure(wrong)
+            await router.reconfigure({"policy": {"budget": 0.3}})
+            await router.reconfigure(wrong)
+            assert router._service.live.policy.budget == 0.3
+            await router.reconfigure({"policy": {"budget": 0.7}})
+            assert router._service.live.policy.budget == 0.7
+
+    with caplog.at_level(logging.ERROR):
+        run_virtual(main())
+    (record,) = caplog.records
+    assert named in record.getMessage()
+
+
+def test_an_endpoint_that_cannot_be_asked_is_not_ready_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with routing(monkeypatch) as router:
+            await asyncio.sleep(router_module.RETRY_PERIOD * 3)
+            readiness = router.readiness()
+            assert not readiness.ready
+            assert readiness.endpoints["phone"].reason == "the endpoint raised AttributeError"
+            assert not any(task.done() for task in router._tasks)
+
+    run_virtual(main())
