@@ -346,7 +346,7 @@ class StreamSession:
 
     def _blame(self, leg: Leg, error: DiscoError) -> None:
         leg.error = error
-        harmless = leg.watched or leg.reason is LegReason.MIGRATION
+        harmless = leg.watched or (leg is self._target and leg.reason is LegReason.MIGRATION)
         if not harmless and (self._first_error is None or isinstance(self._first_error, PromptTooLong)):
             self._first_error = error
 

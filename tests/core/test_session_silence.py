@@ -213,3 +213,14 @@ def test_a_planned_target_that_fails_with_nobody_left_is_an_error_and_no_end() -
     stage = speaking(mode=BREAK, max_rescues=0)
     stage.say("cloud", *"cdefghij")
     assert stage.fail("phone") == [("fail", "endpoint_unavailable")]
+
+
+def test_an_owner_that_came_by_a_planned_move_is_to_blame_for_its_own_failure() -> None:
+    stage = speaking(mode=OVERLAP, max_rescues=1)
+    stage.say("cloud", *"cdefghij")
+    stage.say("phone", "k")
+    assert stage.session.owner == "phone"
+    stage.fail("phone", EndpointTimeout("phone: gone", "phone"))
+    stage.fail("cloud")
+    (close,) = stage.raw
+    assert isinstance(close.error, EndpointTimeout)  # type: ignore[union-attr]
