@@ -221,11 +221,14 @@ def explain(error: Exception, document: object = None) -> list[str]:
     if details is None:
         return [str(error)]
     lines = []
-    for item in details(include_input=False, include_url=False, include_context=False):
+    for item in details(include_input=False, include_url=False):
         path = ".".join(_path(item["loc"], document, whole=item["type"] == "value_error"))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key; check the spelling or remove it"
+        elif item["type"] == "union_tag_invalid":
+            # Pydantic's own message quotes the value.
+            message = f"type: must be one of {item['ctx']['expected_tags']}"
         lines.append(f"{path}: {message}" if path else message)
     return lines
 
