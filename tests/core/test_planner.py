@@ -427,6 +427,18 @@ def test_a_queue_counts_as_part_of_what_an_endpoint_takes() -> None:
     assert names(chosen) == ["far", "laptop"]
 
 
+def test_behind_a_server_s_queue_the_device_waits_as_much_longer() -> None:
+    planner = make(PlannerConfig(PolicyName.DISCO_D, budget=0.05, tail_share=0.05))
+
+    def wait(queued: float) -> float:
+        chosen = planner.plan(
+            20, (CLOUD, PHONE), 0.0, 0.5, afford=always, queue=lambda name: queued if name == "cloud" else 0.0
+        )
+        return chosen.launches[1].delay
+
+    assert wait(5.0) == pytest.approx(wait(0.0) + 5.0)
+
+
 def test_a_busy_device_is_raced_for_short_prompts_too() -> None:
     both = (CLOUD, PHONE)
     planner = make(PlannerConfig(budget=0.3), CLOUDS_DEAR)
