@@ -168,7 +168,8 @@ class Decoder:
     def _receive(self) -> None:
         """Carry out what has arrived; wait for something where there is nothing else to do."""
         timeout: float | None = 0.0
-        if not any(slot.runnable for slot in self._slots):
+        next_in_line = bool(self._waiting) and any(slot.job is None for slot in self._slots)
+        if not next_in_line and not any(slot.runnable for slot in self._slots):
             ends = [slot.expires for slot in self._slots if slot.expires is not None]
             timeout = max(0.0, min(ends) - time.monotonic()) if ends else None
         with contextlib.suppress(Empty):

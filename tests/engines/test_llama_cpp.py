@@ -348,6 +348,14 @@ def test_one_that_leaves_while_waiting_is_never_evaluated(single: LlamaCppEngine
     assert single.evaluated <= 2 * (prompt_tokens + 10)
 
 
+def test_the_next_in_line_begins_when_the_sequence_is_free(single: LlamaCppEngine):
+    async def all_at_once() -> list[Leg]:
+        return await asyncio.gather(*(read(single, ask(chat(word), 6)) for word in ("Hi", "Yes", "Why", "No")))
+
+    alone = [asyncio.run(read(single, ask(chat(word), 6))).ids for word in ("Hi", "Yes", "Why", "No")]
+    assert [leg.ids for leg in asyncio.run(all_at_once())] == alone
+
+
 def test_a_reader_that_stops_stops_the_engine(source: LlamaCppEngine):
     async def scenario() -> tuple[int, Leg]:
         before = source.evaluated
