@@ -47,6 +47,8 @@ CONTEXT: Final = 2048
 TOPICS: Final = ("the sea", "a bakery", "winter", "two robots", "a lost key", "chess", "an old map", "the night train")
 #: Tokens of the prompt that is continued, and of the one whose prefill is broken off.
 PREFIX, LONG = 512, 1500
+#: Seconds. A chunk of a prompt takes this long on no machine that is worth measuring.
+LONGEST_EVALUATION: Final = 3.0
 #: Tokens that the other endpoint wrote before a parked prefill is taken up.
 ACCEPTED: Final = 24
 
@@ -211,7 +213,7 @@ async def _idle(engine: LlamaCppEngine) -> None:
     before = -1
     while before != engine.evaluated:
         before = engine.evaluated
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(LONGEST_EVALUATION)
 
 
 # --- aborts ---------------------------------------------------------------------------------------------------------
