@@ -17,15 +17,13 @@ from rich.text import Text
 
 from actors.engines.openai_http_sse import EventParser, EventTooLong, ServerEvent
 from serve_app.auth import is_loopback
+from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import LiveText, printable
 from serve_app.cli.report_view import render
 
 #: Seconds. How long an answer may take is the server's to say, so nothing but the connection is limited here.
 _CONNECT: Final = 10.0
-
-#: Small models wander at OpenAI's default of 1.
-TEMPERATURE: Final = 0.3
 
 #: ``write(text, endpoint)``.
 Write = Callable[[str, str], None]

@@ -199,12 +199,6 @@ def _application_problems(application: dict[str, Any], document: dict[str, Any])
     return problems
 
 
-#: What the application sets itself, and where to say it.
-_ELSEWHERE = {
-    ROUTER: dict.fromkeys(("num_replicas", "autoscaling_config"), "say it in args, as router.replicas"),
-}
-
-
 def _deployment_problems(deployments: Any) -> list[str]:
     from ray.serve.schema import DeploymentSchema
 
@@ -222,7 +216,9 @@ def _deployment_problems(deployments: Any) -> list[str]:
         if name in seen:
             problems.append(f"{path}.name: {name} appears twice; put all of its settings in one place")
         seen.add(name)
-        problems += [f"{path}.{key}: {remedy}" for key, remedy in _ELSEWHERE.get(name, {}).items() if key in deployment]
+        if name == ROUTER:
+            replicas = [key for key in ("num_replicas", "autoscaling_config") if key in deployment]
+            problems += [f"{path}.{key}: say it in args, as router.replicas" for key in replicas]
     return problems
 
 

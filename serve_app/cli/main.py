@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.convert import convert
+from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
 from serve_app.cli.profile import profile
@@ -63,7 +64,7 @@ def chat(
     url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
     model: Annotated[Optional[str], typer.Option(help="A served name; the first one if not given.")] = None,  # noqa: UP045
     max_tokens: Annotated[int, typer.Option(min=1)] = 256,
-    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.3,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = TEMPERATURE,
     pin: Annotated[Optional[str], typer.Option(help="device_only or cloud_only.")] = None,  # noqa: UP045
     rate: Annotated[Optional[float], typer.Option(help="Tokens per second that you read.")] = None,  # noqa: UP045
     delivery: Annotated[Optional[str], typer.Option(help="eager or paced.")] = None,  # noqa: UP045

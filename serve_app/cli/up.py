@@ -26,6 +26,7 @@ from actors.engines.models import FetchError, fetch
 from serve_app.cli import ready
 from serve_app.cli.check import complain
 from serve_app.cli.configfile import BadConfiguration, Configuration, load
+from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.engines import missing_models, missing_packages
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNFIT
 from serve_app.cli.launch import LaunchFailed, application_name, deployment_failure, prepare, running
@@ -180,7 +181,7 @@ def curl(url: str, model: str, *, keyed: bool = False) -> str:
         "model": model,
         "stream": True,
         "max_tokens": 64,
-        "temperature": 0.3,
+        "temperature": TEMPERATURE,
         "disco": {"report": True},
         "messages": [question],
     }

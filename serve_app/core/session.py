@@ -231,7 +231,7 @@ class StreamSession:
             self._rescues += 1
             self._start(other, LegReason.RETRY, now)
         else:
-            self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
+            self._give_up(now)
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -350,6 +350,10 @@ class StreamSession:
         if not harmless and (self._first_error is None or isinstance(self._first_error, PromptTooLong)):
             self._first_error = error
 
+    def _give_up(self, now: float) -> None:
+        """Nobody is left who could serve."""
+        self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
+
     def _target_failed(self, leg: Leg, now: float) -> None:
         self.migrations[-1].outcome = "failed"
         self._target = None
@@ -383,7 +387,7 @@ class StreamSession:
         if self._rescues < self.config.max_rescues:
             target = self._candidates.rescuer(self.legs, self._state(now))
         if target is None:
-            self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
+            self._give_up(now)
             return
         self._rescues += 1
         self._hand_over(target, LegReason.RESCUE, now)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serve_app.core.cost import Regime, UnitCost
 from serve_app.core.migration import MigrationMode
-from serve_app.sim.exact import Setting, play
+from serve_app.sim.exact import Played, Setting, play
 from serve_app.sim.policies import CONTENDERS, DEFAULT
 from serve_app.sim.study import Scenario
 from serve_app.sim.vector import replay
@@ -47,6 +48,27 @@ class Agreement:
         )
 
 
+class Vectorised(Protocol):
+    """What the simulator says of the same requests, one entry each; seconds."""
+
+    @property
+    def ttft(self) -> NDArray[np.float64]: ...
+
+    @property
+    def server_started(self) -> NDArray[np.bool_]: ...
+
+    @property
+    def device_started(self) -> NDArray[np.bool_]: ...
+
+
+def differences(exact: Sequence[Played], vector: Vectorised) -> tuple[int, float]:
+    """Requests that were launched otherwise, and the seconds by which TTFTs differ at most."""
+    server = np.array([one.server_at is not None for one in exact])
+    device = np.array([one.device_at is not None for one in exact])
+    launches = np.count_nonzero((server != vector.server_started) | (device != vector.device_started))
+    return int(launches), float(np.abs(np.array([one.ttft for one in exact]) - vector.ttft).max())
+
+
 def compare(
     scenario: Scenario, regime: Regime, budget: float, count: int, progress: Callable[[int], None] = lambda _: None
 ) -> Agreement:
@@ -68,16 +90,15 @@ def compare(
     )
     vector = replay(requests, delays, scenario.device.line)
     exact = play(requests, delays, setting, progress)
-    server = np.array([one.server_at is not None for one in exact])
-    device = np.array([one.device_at is not None for one in exact])
+    launches, apart = differences(exact, vector)
     late = [one.report["delay_num"] for one in exact if one.report["migrations"]]
     return Agreement(
         regime,
         policy,
         budget,
         count,
-        int(np.count_nonzero((server != vector.server_started) | (device != vector.device_started))),
-        float(np.abs(np.array([one.ttft for one in exact]) - vector.ttft).max()),
+        launches,
+        apart,
         len(late),
         float(np.mean(late)) if late else 0.0,
     )

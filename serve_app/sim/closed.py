@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from serve_app.core.cost import Regime
-from serve_app.sim.agreement import TOLERANCE
+from serve_app.sim.agreement import TOLERANCE, differences
 from serve_app.sim.exact import MAX_TOKENS, play_loop
 from serve_app.sim.online import Loop, serve
 from serve_app.sim.requests import Requests
@@ -73,15 +73,14 @@ def compare_loop(
     requests, loop = _draw(scenario, count), _loop(scenario, regime, budget)
     served = serve(requests, loop)
     exact, steps = play_loop(requests, loop, progress)
-    server = np.array([one.server_at is not None for one in exact])
-    device = np.array([one.device_at is not None for one in exact])
+    launches, apart = differences(exact, served)
     return LoopAgreement(
         regime,
         budget,
         count,
         len(set(steps) ^ set(served.steps)),
-        int(np.count_nonzero((server != served.server_started) | (device != served.device_started))),
-        float(np.abs(np.array([one.ttft for one in exact]) - served.ttft).max()),
+        launches,
+        apart,
     )
 
 

@@ -7,14 +7,14 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from serve_app.cli.chat import TEMPERATURE, ChatOptions, chat
+from serve_app.cli.chat import ChatOptions, chat
+from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import PALETTE
 from tests.cli.scripted_server import chunk, end, event, refuse, scripted_server, stream
@@ -244,14 +244,6 @@ def test_what_is_no_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
     assert chat(replace(PLAIN, rate=float("nan")), page()[0]) == BAD_INPUT
     assert capsys.readouterr().err.startswith("--rate: ")
-
-
-@pytest.fixture
-def listens_to_ctrl_c() -> Iterator[None]:
-    """A shell starts a background job with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("listens_to_ctrl_c")

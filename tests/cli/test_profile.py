@@ -7,7 +7,7 @@ import copy
 import io
 import json
 import signal
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -226,15 +226,7 @@ class Slow(Failing):
             self.stopped = True
 
 
-@pytest.fixture
-def _hears_interrupts() -> Iterator[None]:
-    """Whoever runs tests in the background has them ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_hears_interrupts")
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_a_start_that_is_interrupted_is_broken_off(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Slow("never", KeyboardInterrupt())
     monkeypatch.setattr(profiling, "make_engine", lambda settings, slots, threads: engine)
