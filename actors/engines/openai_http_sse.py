@@ -17,10 +17,11 @@ class EventTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """``type`` is empty where the server named none. ``id`` and ``retry`` are about reconnecting, which nobody does."""
+    """``type`` and ``id`` are empty where the event has none; an id is not carried over to the next event."""
 
     data: str
     type: str = ""
+    id: str = ""
 
 
 class EventParser:
@@ -38,7 +39,7 @@ class EventParser:
         self._after_cr = False
         self._at_start = True
         self._data: list[str] = []
-        self._type = ""
+        self._type = self._id = ""
         self._size = 0
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
@@ -93,11 +94,13 @@ class EventParser:
             self._data.append(value)
         elif field == "event":
             self._type = value
+        elif field == "id":
+            self._id = value
         elif text.startswith("{"):
             self.stray = text
         return None
 
     def _dispatch(self) -> ServerEvent | None:
-        event = ServerEvent("\n".join(self._data), self._type) if self._data else None
-        self._data, self._type, self._size = [], "", 0
+        event = ServerEvent("\n".join(self._data), self._type, self._id) if self._data else None
+        self._data, self._type, self._id, self._size = [], "", "", 0
         return event

@@ -17,10 +17,12 @@ from rich.text import Text
 
 from actors.engines.openai_http_sse import EventParser, EventTooLong, ServerEvent
 from serve_app.auth import is_loopback
+from serve_app.cli.chat_errors import ChatFailed, Interrupted
 from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import LiveText, printable
 from serve_app.cli.report_view import render
+from serve_app.cli.resume import Shown, resuming
 
 #: Seconds. How long an answer may take is the server's to say, so nothing but the connection is limited here.
 _CONNECT: Final = 10.0
@@ -46,27 +48,16 @@ class ChatOptions:
     as_json: bool = False
 
 
-class ChatFailed(Exception):
-    """``code`` is the exit code that fits."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message, code)
-        self.message = message
-        self.code = code
-
-
 def chat(options: ChatOptions, console: Console) -> int:
     """Print the answer to ``console`` and complaints to stderr; the exit code."""
-    live = LiveText(console)
-    pieces: list[str] = []
+    live, shown = LiveText(console), Shown()
 
     def write(text: str, endpoint: str) -> None:
-        pieces.append(text)
         if not options.as_json:
             live.write(text, endpoint)
 
     try:
-        report = asyncio.run(_converse(options, write))
+        report = asyncio.run(_converse(options, shown, write))
     except KeyboardInterrupt:
         live.end_line()
         return INTERRUPTED
@@ -74,28 +65,39 @@ def chat(options: ChatOptions, console: Console) -> int:
         live.end_line()
         Console(stderr=True).print(Text(printable(failure.message), "red"), soft_wrap=True)
         return failure.code
+    resumed = {"resumed": shown.resumed} if shown.resumed else {}
     if options.as_json:
         # Escapes for everything but ASCII: exact, and no terminal obeys it.
-        console.out(json.dumps({"text": "".join(pieces), "report": report}), highlight=False)
+        console.out(json.dumps({"text": shown.text, "report": report} | resumed), highlight=False)
         return OK
     live.end_line()
     if legend := live.legend():
         console.print(legend)
+    if resumed:
+        times = "once" if shown.resumed == 1 else f"{shown.resumed} times"
+        note = (
+            f"the connection broke {times}; the answer went on from what was shown, and the report is of its last part"
+        )
+        Console(stderr=True).print(Text(note, "yellow"), soft_wrap=True)
     if options.report and report is not None:
         console.print(render(report))
     return OK
 
 
-async def _converse(options: ChatOptions, write: Write) -> dict[str, Any] | None:
-    """The report, where the server gives one."""
+async def _converse(options: ChatOptions, shown: Shown, write: Write) -> dict[str, Any] | None:
+    """The report, where the server gives one; of an answer that was resumed, that of its last part."""
     base = _base(options)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
     # The user's proxy settings are for the Internet, not for a server on this machine.
     trust_env = not is_loopback(urlsplit(base).hostname or "")
     async with aiohttp.ClientSession(timeout=timeout, trust_env=trust_env, headers=_headers(options)) as session:
         model = options.model or await _first_model(session, base)
-        async with _answer(session, "POST", f"{base}/v1/chat/completions", _body(options, model)) as response:
-            return await _read(response, write)
+
+        async def ask(body: dict[str, Any]) -> dict[str, Any] | None:
+            async with _answer(session, "POST", f"{base}/v1/chat/completions", body) as response:
+                return await _read(response, shown, write)
+
+        return await resuming(ask, _body(options, model), shown)
 
 
 def _base(options: ChatOptions) -> str:
@@ -144,26 +146,28 @@ async def _first_model(session: aiohttp.ClientSession, base: str) -> str:
 async def _answer(
     session: aiohttp.ClientSession, method: str, url: str, body: dict[str, Any] | None = None
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A response with status 200. Raises ``ChatFailed`` for any other, and for what breaks before or in it."""
+    """A response with status 200. Raises ``ChatFailed`` for any other, and ``Interrupted`` where it breaks off."""
     try:
         response = await session.request(method, url, json=body, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError) as error:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         reason = str(cause) or type(cause).__name__
         remedy = "start the service with `disco up`, or say with --url where it is"
-        raise ChatFailed(f"no service answers at {url}: {reason}; {remedy}", UNREACHABLE) from None
+        raise Interrupted(f"no service answers at {url}: {reason}; {remedy}", UNREACHABLE) from None
     async with response:
         try:
             if response.status != 200:
                 raise _refused(response.status, await response.read())
             yield response
         except (aiohttp.ClientError, TimeoutError):
-            raise ChatFailed("the connection broke before the answer was complete", FAILED) from None
+            raise Interrupted("the connection broke before the answer was complete", FAILED, begun=True) from None
 
 
 def _refused(status: int, body: bytes) -> ChatFailed:
     error = _error(_json(body)) or "this is no answer of the service's"
-    return ChatFailed(f"HTTP {status}: {error}", BAD_INPUT if 400 <= status < 500 else FAILED)
+    if status >= 500:
+        return Interrupted(f"HTTP {status}: {error}", FAILED)
+    return ChatFailed(f"HTTP {status}: {error}", BAD_INPUT if status >= 400 else FAILED)
 
 
 def _error(document: Any) -> str | None:
@@ -175,7 +179,7 @@ def _error(document: Any) -> str | None:
     return f"{message} ({param})" if param and str(param) not in message else message
 
 
-async def _read(response: aiohttp.ClientResponse, write: Write) -> dict[str, Any] | None:
+async def _read(response: aiohttp.ClientResponse, shown: Shown, write: Write) -> dict[str, Any] | None:
     parser = EventParser()
     report: dict[str, Any] | None = None
     async for piece in response.content.iter_any():
@@ -193,8 +197,10 @@ async def _read(response: aiohttp.ClientResponse, write: Write) -> dict[str, Any
                 extension = {}
             if "policy" in extension:
                 report = extension
-            write(_content(event), str(extension.get("endpoint", "")))
-    raise ChatFailed("the connection ended before the answer was complete", FAILED)
+            text = _content(event)
+            shown.take(text, received.id)
+            write(text, str(extension.get("endpoint", "")))
+    raise Interrupted("the connection ended before the answer was complete", FAILED, begun=True)
 
 
 def _fed(parser: EventParser, piece: bytes) -> list[ServerEvent]:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from serve_app.cli import resume
 from serve_app.cli.chat import ChatOptions, chat
 from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import PALETTE
-from tests.cli.scripted_server import chunk, end, event, refuse, scripted_server, stream
+from tests.cli.scripted_server import Answer, chunk, end, event, refuse, scripted_server, stream
 
 REPORT: dict[str, Any] = {"policy": "disco-d", "reason": "the phone may be used", "legs": [], "ttft_s": 0.25}
 PLAIN = ChatOptions("why?")
@@ -191,8 +192,6 @@ def test_http_errors(status: int, body: Any, code: int, words: str, capsys: pyte
     ("pieces", "words"),
     [
         ([event({"error": {"message": "the phone died", "param": None}})], "could not be completed: the phone died"),
-        ([], "ended before the answer was complete"),
-        ([event({"choices": []})], "ended before the answer was complete"),
         ([b"data: {\n\n"], "no JSON object"),
         ([event([1])], "no JSON object"),
     ],
@@ -202,16 +201,6 @@ def test_errors_after_text(pieces: list[bytes], words: str, capsys: pytest.Captu
     assert (code, shown) == (FAILED, "half\n")
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-
-
-def test_a_connection_that_breaks_within_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    async def answer(request: Any) -> Any:
-        await stream(chunk("half", "phone"))(request)
-        request.transport.abort()
-
-    code, shown, _ = ask(answer)
-    assert (code, shown) == (FAILED, "half\n")
-    assert capsys.readouterr().err == "the connection broke before the answer was complete\n"
 
 
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +242,85 @@ def test_ctrl_c_closes_the_stream() -> None:
     with scripted_server(answer) as scripted:
         assert chat(replace(PLAIN, url=scripted.url), console) == INTERRUPTED
         assert scripted.left.wait(10)
+
+
+# --- connections that break -------------------------------------------------------------------------------------
+
+
+def counted(text: str, shown: int) -> bytes:
+    """A chunk that says how many tokens are shown with it."""
+    return f"id: {shown}\n".encode() + chunk(text, "phone")
+
+
+def breaks(*pieces: bytes) -> Answer:
+    async def answer(request: Any) -> Any:
+        await stream(*pieces)(request)
+        request.transport.abort()
+
+    return answer
+
+
+def in_turn(*answers: Answer) -> Answer:
+    """Each for one request; the last for all that follow."""
+    left = list(answers)
+
+    async def answer(request: Any) -> Any:
+        return await (left.pop(0) if len(left) > 1 else left[0])(request)
+
+    return answer
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "PAUSES", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_broken_answer_is_taken_up_where_it_stopped() -> None:
+    answers = in_turn(breaks(counted("one two", 3)), breaks(counted(" three", 2)), stream(chunk("!"), end(REPORT)))
+    code, shown, (first, second, third) = ask(answers, replace(PLAIN, as_json=True, max_tokens=50))
+    assert code == OK
+    assert json.loads(shown) == {"text": "one two three!", "report": REPORT, "resumed": 2}
+    question = {"role": "user", "content": "why?"}
+    assert (first["messages"], first["max_tokens"]) == ([question], 50)
+    for body, text, left in ((second, "one two", 47), (third, "one two three", 45)):
+        assert body == first | {
+            "messages": [question, {"role": "assistant", "content": text}],
+            "max_tokens": left,
+            "continue_final_message": True,
+        }
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_reader_is_told_that_an_answer_was_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = ask(in_turn(stream(counted("half", 1)), stream(counted(" whole", 1), end(None))))
+    assert (code, shown) == (OK, "half whole\n■ phone\n")
+    assert "the connection broke once" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("impatient")
+def test_where_nothing_was_shown_the_question_is_asked_again() -> None:
+    code, _, bodies = ask(in_turn(breaks(), refuse(503, ""), stream(chunk("hi"), end(None))))
+    assert code == OK
+    assert bodies[0] == bodies[1] == bodies[2]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nothing_is_asked_for_when_only_the_end_is_missing() -> None:
+    code, shown, bodies = ask(breaks(counted("all of it", 7)), replace(PLAIN, max_tokens=7))
+    assert (code, shown, len(bodies)) == (OK, "all of it\n■ phone\n", 1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", [breaks, stream])
+def test_a_connection_that_breaks_every_time(how: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, bodies = ask(in_turn(how(chunk("half", "phone")), how()))
+    assert (code, shown, len(bodies)) == (FAILED, "half\n", 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line in {
+        "the connection broke before the answer was complete",
+        "the connection ended before the answer was complete",
+    }
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
