@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,48 +74,77 @@ class Surface:
 
 def build_http_app(surface: Surface) -> Starlette:
     """An ASGI application over the service; needs neither Ray nor a model."""
+    handlers = _Handlers(surface)
+    origins = surface.app.access.allowed_origins
+    app = Starlette(
+        lifespan=_lifespan(surface),
+        middleware=[_cors(origins)] if origins else [],
+        routes=[
+            Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
+            Route("/v1/completions", handlers.completions, methods=["POST"]),
+            Route("/v1/models", handlers.models),
+            Route("/v1/models/{name:path}", handlers.model),
+            Route("/health", handlers.health),
+            Route("/ready", handlers.ready),
+            Route("/metrics", handlers.metrics),
+        ],
+        exception_handlers={DiscoError: _refused, HTTPException: handlers.no_route, Exception: _failed},
+    )
+    # A redirect would be sent before the Host header it is made of was checked.
+    app.router.redirect_slashes = False
+    return app
 
-    async def chat(request: Request) -> Response:
-        return await _generate(surface, request, "chat", parse_chat)
 
-    async def completions(request: Request) -> Response:
-        return await _generate(surface, request, "completion", parse_completion)
+@dataclass(frozen=True, slots=True)
+class _Handlers:
+    """One method per route."""
 
-    async def models(request: Request) -> Response:
-        surface.guard(request)
-        return Json({"object": "list", "data": [_model(surface, name) for name in surface.service.models()]})
+    surface: Surface
 
-    async def model(request: Request) -> Response:
-        surface.guard(request)
-        name = request.path_params["name"]
-        if name not in surface.service.models():
-            raise UnknownModel(f"no such model; known models: {', '.join(surface.service.models())}", "model")
-        return Json(_model(surface, name))
+    async def chat(self, request: Request) -> Response:
+        return await _generate(self.surface, request, "chat", parse_chat)
 
-    async def health(_: Request) -> Response:
+    async def completions(self, request: Request) -> Response:
+        return await _generate(self.surface, request, "completion", parse_completion)
+
+    async def models(self, request: Request) -> Response:
+        self.surface.guard(request)
+        return Json({"object": "list", "data": [_model(self.surface, name) for name in self.surface.service.models()]})
+
+    async def model(self, request: Request) -> Response:
+        self.surface.guard(request)
+        name, known = request.path_params["name"], self.surface.service.models()
+        if name not in known:
+            raise UnknownModel(f"no such model; known models: {', '.join(known)}", "model")
+        return Json(_model(self.surface, name))
+
+    async def health(self, _: Request) -> Response:
         return Json({"status": "ok"})
 
-    async def ready(request: Request) -> Response:
-        state, trusted = surface.service.readiness(), surface.trusts(request)
+    async def ready(self, request: Request) -> Response:
+        state, trusted = self.surface.service.readiness(), self.surface.trusts(request)
         endpoints = {
             name: {"ready": s.ready, "reason": s.reason} if trusted else {"ready": s.ready}
             for name, s in state.endpoints.items()
         }
-        ready = state.ready and not surface.desk.admission.draining
+        ready = state.ready and not self.surface.desk.admission.draining
         return Json({"ready": ready, "endpoints": endpoints}, 200 if ready else 503)
 
-    async def metrics(request: Request) -> Response:
-        surface.guard(request, "metrics")
-        return Response(surface.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(self, request: Request) -> Response:
+        self.surface.guard(request, "metrics")
+        return Response(self.surface.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def no_route(request: Request, error: Exception) -> Response:
+    async def no_route(self, request: Request, error: Exception) -> Response:
+        """Tells a path that is none only to those who may use the API."""
         try:
             if request.scope["path"].startswith("/v1"):
-                surface.guard(request)
+                self.surface.guard(request)
         except AccessDenied as denied:
             return refusal(denied)
         return _no_route(error)
 
+
+def _lifespan(surface: Surface) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
@@ -123,24 +152,7 @@ def build_http_app(surface: Surface) -> Starlette:
             surface.callers.close()
         surface.on_shutdown()
 
-    origins = surface.app.access.allowed_origins
-    app = Starlette(
-        lifespan=lifespan,
-        middleware=[_cors(origins)] if origins else [],
-        routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/health", health),
-            Route("/ready", ready),
-            Route("/metrics", metrics),
-        ],
-        exception_handlers={DiscoError: _refused, HTTPException: no_route, Exception: _failed},
-    )
-    # A redirect would be sent before the Host header it is made of was checked.
-    app.router.redirect_slashes = False
-    return app
+    return lifespan
 
 
 def _cors(origins: Sequence[str]) -> Middleware:
