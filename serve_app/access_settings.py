@@ -14,6 +14,9 @@ from serve_app.fields import Amount, Name, Settings
 _ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
 
+#: What a key opens: /v1, /metrics, or what only the operator may do, under /disco.
+Scope = Literal["api", "metrics", "operator"]
+
 
 def is_key_name(value: object) -> bool:
     """Too short for a key that `disco key new` made, so that no key is shown where its name should be."""
@@ -61,7 +64,7 @@ class KeySettings(KeyLimits):
     """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the key's text, in hex; see `disco key new`.")
-    scope: Literal["api", "metrics"] = Field(default="api", description="What it opens: /v1, or /metrics.")
+    scope: Scope = Field(default="api", description="What it opens: /v1, /metrics, or /disco.")
 
 
 Keys = Annotated[dict[str, KeySettings], BeforeValidator(_named)]

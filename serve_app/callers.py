@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
-from serve_app.access_settings import KeyLimits, KeySettings
+from serve_app.access_settings import KeyLimits, KeySettings, Scope
 from serve_app.core.errors import AccessDenied, InvalidKey, QuotaExceeded, RateLimited
 from serve_app.keys import BadKeys, Keyring, configured_keys
 from serve_app.private_files import NotPrivate
@@ -18,7 +18,7 @@ from serve_app.spending import SpendingFile
 from serve_app.streams import Grant
 
 _MINUTE = 60.0
-_DOORS = {"api": "/v1", "metrics": "/metrics"}
+_DOORS: Final[Mapping[Scope, str]] = {"api": "/v1", "metrics": "/metrics", "operator": "/disco"}
 
 
 class RateWindow:
@@ -114,7 +114,7 @@ class Callers:
             return False
         return True
 
-    def identify(self, authorization: Sequence[str], scope: Literal["api", "metrics"] = "api") -> Caller:
+    def identify(self, authorization: Sequence[str], scope: Scope = "api") -> Caller:
         """``authorization``: the header's values. Raises InvalidKey, and AccessDenied where the key's scope differs."""
         name = self._keyring.recognise(authorization)
         if self._scopes[name] != scope:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serve_app.access_settings import Scope
 from serve_app.admission import Admission
 from serve_app.auth import check_access, is_loopback
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
@@ -57,12 +58,14 @@ class Surface:
         self.desk = Desk(self.service, Admission(self.app.router.max_streams), self.metrics)
         self.callers = callers_of(self.app)
 
-    def guard(self, request: Request, scope: Literal["api", "metrics"] = "api") -> Caller:
+    def guard(self, request: Request, scope: Scope = "api") -> Caller:
         """Who asks. Raises AccessDenied where nobody may, or not this one."""
         headers = request.headers
         if self.callers is not None:
             return self.callers.identify(headers.getlist("authorization"), scope)
         check_access(self.app.access, self.http_host(), headers.get("host"), headers.get("origin"))
+        if scope == "operator" and self.app.access.open:
+            raise AccessDenied("access.open makes everybody equal; use keys, one of them with `scope: operator`")
         return EVERYBODY
 
     def trusts(self, request: Request) -> bool:

@@ -116,7 +116,7 @@ def _access(app: AppSettings) -> Iterator[tuple[str, str]]:
 
 
 def _allowed(settings: KeySettings) -> Iterator[str]:
-    yield "/metrics only" if settings.scope == "metrics" else "the API"
+    yield {"api": "the API", "metrics": "/metrics only", "operator": "/disco only"}[settings.scope]
     if settings.pin is not None:
         yield settings.pin.value
     if settings.endpoints:

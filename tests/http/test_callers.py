@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.access_settings import KeyLimits
-from serve_app.callers import EVERYBODY, Caller, RateWindow, callers_of
-from serve_app.core.errors import QuotaExceeded, RateLimited
-from serve_app.keys import BadKeys
+from serve_app.access_settings import KeyLimits, KeySettings, Scope
+from serve_app.callers import EVERYBODY, Caller, Callers, RateWindow, callers_of
+from serve_app.core.errors import AccessDenied, QuotaExceeded, RateLimited
+from serve_app.keys import BadKeys, new_key, sha256_of
 from serve_app.settings import AppSettings
 from serve_app.spending import SpendingFile
 
@@ -161,3 +161,18 @@ def test_a_budget_without_a_place_to_write_it_down_is_refused(tmp_path: Path) ->
     callers = callers_of(budgeted(spending_folder=str(tmp_path / "new" / "deep")))
     assert callers is not None
     callers.close()
+
+
+# --- scopes ---
+
+
+def test_each_key_opens_what_its_scope_says_and_nothing_else() -> None:
+    scopes: tuple[Scope, ...] = get_args(Scope)
+    keys = {scope: new_key() for scope in scopes}
+    callers = Callers({scope: KeySettings(sha256=sha256_of(key.encode()), scope=scope) for scope, key in keys.items()})
+    for scope, key in keys.items():
+        header = [f"Bearer {key}"]
+        assert callers.identify(header, scope).grant.key == scope
+        for other in set(scopes) - {scope}:
+            with pytest.raises(AccessDenied, match="nothing else"):
+                callers.identify(header, other)
