@@ -17,28 +17,36 @@ from serve_app.settings import AppSettings
 #: Serve's own limit only has to stay above that.
 ROUTER_HEADROOM = 64
 
+#: The exchange answers each router once a second.
+EXCHANGE_CPUS = 0.1
+
 
 def build_app(args: AppSettings) -> Application:
     """One deployment per endpoint, the router that is handed all of their handles, and a meeting place for several."""
     threads = threads_per_engine(args.endpoints.values(), available_cores())
     handles = {}
     for name, endpoint in args.endpoints.items():
-        deployment = serve.deployment(name=f"endpoint-{name}", **deployment_options(endpoint))(EndpointReplica)
+        deployment = serve.deployment(name=f"endpoint-{name}", **deployment_options(endpoint, args.drain_seconds))(
+            EndpointReplica
+        )
         handles[name] = deployment.bind(name, endpoint, args.telemetry, threads)
+    where = {"label_selector": dict(args.router.label_selector)} if args.router.label_selector else {}
+    spread = {} if args.router.max_per_node is None else {"max_replicas_per_node": args.router.max_per_node}
     router = serve.deployment(
         name="DiscoRouter",
         num_replicas=args.router.replicas,
-        ray_actor_options={"num_cpus": args.router.num_cpus},
+        ray_actor_options={"num_cpus": args.router.num_cpus, **where},
         max_ongoing_requests=args.router.max_streams + ROUTER_HEADROOM,
-        graceful_shutdown_timeout_s=5.0,
+        graceful_shutdown_timeout_s=args.drain_seconds,
         graceful_shutdown_wait_loop_s=0.2,
         user_config={},
+        **spread,
     )(serve.ingress()(DiscoRouter))
     if args.router.replicas == 1:
         return router.bind(args, handles)
     exchange = serve.deployment(
         name="exchange",
-        ray_actor_options={"num_cpus": args.router.num_cpus},
+        ray_actor_options={"num_cpus": EXCHANGE_CPUS, **where},
         max_ongoing_requests=args.router.replicas + ROUTER_HEADROOM,
     )(ExchangeReplica)
     return router.bind(args, handles, exchange.bind())

@@ -67,6 +67,11 @@ class Keyring:
         return found
 
 
+def keys_file_is_elsewhere(app: AppSettings) -> bool:
+    """Whether ``access.keys_file`` is named and not on this machine, so that its keys cannot be judged here."""
+    return app.access.keys_file is not None and not Path(app.access.keys_file).expanduser().exists()
+
+
 def configured_keys(app: AppSettings) -> dict[str, KeySettings]:
     """Those of ``access.keys`` and of ``access.keys_file`` together, by name. Raises BadKeys."""
     access = app.access

@@ -68,6 +68,12 @@ class TelemetrySettings(Settings):
 class RouterSettings(Settings):
     replicas: int = Field(default=1, ge=1)
     num_cpus: Amount = 0.1
+    label_selector: dict[str, str] = Field(
+        default_factory=dict, description="Labels of the nodes that may host replicas, and what they meet at."
+    )
+    max_per_node: int | None = Field(
+        default=None, ge=1, le=100, description="Replicas on one node at most; 1 spreads them over nodes."
+    )
     max_streams: int = Field(default=256, ge=1, le=100_000, description="Concurrent streams per router replica.")
     seed: int = Field(default=0, description="Seed of the randomised dispatch decisions.")
 
@@ -82,6 +88,11 @@ class AppSettings(Settings):
     access: AccessSettings = AccessSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
+    drain_seconds: Seconds = Field(
+        default=5.0,
+        description="How long a replica that is told to stop lets its streams go on. On a cluster, where nobody waits "
+        "for it, as long as limits.stream_seconds.",
+    )
 
     @model_validator(mode="after")
     def _names_exist(self) -> AppSettings:

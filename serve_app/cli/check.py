@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -17,7 +17,7 @@ from serve_app.core.cost import CostModel, Regime, regime_of
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.engine_settings import ShapedEngineSettings
-from serve_app.keys import configured_keys
+from serve_app.keys import configured_keys, keys_file_is_elsewhere
 from serve_app.priors import cost_model, prior_profile
 from serve_app.settings import AppSettings, EndpointSettings, RegimeSetting
 
@@ -92,8 +92,14 @@ def _endpoints(configuration: Configuration) -> Iterator[tuple[str, str]]:
         yield name, f"{endpoint.kind.value} endpoint, {_engine(endpoint, shared)}"
         yield from (("", note) for note in engine_notes(endpoint.engine))
         yield "", f"slots: {endpoint.slots}, and {endpoint.queue} may wait"
+        yield from (("", f"on nodes with {labels}") for labels in _labels(endpoint.placement.label_selector))
         yield "", f"first token after {ttft:.2f} s (expected for a prompt of {TYPICAL_PROMPT} tokens)"
         yield "", f"USD per million tokens: {unit.prefill * 1e6:.4g} in, {unit.decode * 1e6:.4g} out"
+
+
+def _labels(selector: Mapping[str, str]) -> Iterator[str]:
+    if selector:
+        yield " and ".join(f"{label}: {value}" for label, value in selector.items())
 
 
 def _engine(endpoint: EndpointSettings, shared: int) -> str:
@@ -111,7 +117,10 @@ def _access(app: AppSettings) -> Iterator[tuple[str, str]]:
         yield "access", "everybody who can reach it" if app.access.open else "this machine only, without a key"
         return
     yield "access", "with an API key only"
-    for name, settings in configured_keys(app).items():
+    elsewhere = keys_file_is_elsewhere(app)
+    if elsewhere:
+        yield "", f"{app.access.keys_file} is not on this machine; the routers read it when they start"
+    for name, settings in (app.access.keys if elsewhere else configured_keys(app)).items():
         yield f"key {name}", ", ".join(_allowed(settings))
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from serve_app.auth import is_loopback
 from serve_app.cli.engines import engine_problems
 from serve_app.core.model import EndpointKind
-from serve_app.keys import BadKeys, configured_keys
+from serve_app.keys import BadKeys, configured_keys, keys_file_is_elsewhere
 from serve_app.settings import AppSettings, LiveSettings, explain
 from serve_app.strict_yaml import NotYaml, read_yaml
 
@@ -49,9 +49,10 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
 
 
-def load(name: str, port: int | None = None) -> Configuration:
+def load(name: str, port: int | None = None, *, runs_here: bool = True) -> Configuration:
     """``name``: a file's path, or a shipped configuration's name. ``port`` replaces the file's.
 
+    Unless it ``runs_here``, a keys_file that only the routers' machines have is no problem.
     Raises ``BadConfiguration`` with every problem that was found.
     """
     text = _read(name)
@@ -69,7 +70,7 @@ def load(name: str, port: int | None = None) -> Configuration:
         problems.append("applications: must be a list with exactly one application")
         raise BadConfiguration(name, tuple(problems))
     problems += _application_problems(applications[0], document)
-    return _settings(name, document, problems)
+    return _settings(name, document, problems, runs_here)
 
 
 def _read(name: str) -> str:
@@ -87,7 +88,7 @@ def _read(name: str) -> str:
         raise BadConfiguration(name, ("the file is not UTF-8 text",)) from None
 
 
-def _settings(name: str, document: dict[str, Any], problems: list[str]) -> Configuration:
+def _settings(name: str, document: dict[str, Any], problems: list[str], runs_here: bool) -> Configuration:
     """The settings inside the frame; ``problems`` are those of the frame."""
     application = document["applications"][0]
     app = _validate(AppSettings, application.get("args") or {}, "applications.0.args", problems)
@@ -102,7 +103,9 @@ def _settings(name: str, document: dict[str, Any], problems: list[str]) -> Confi
     http = document.get("http_options")
     host = http.get("host") if isinstance(http, dict) and isinstance(http.get("host"), str) else None
     if app is not None:
-        problems += _cross_problems(app, live, application, host)
+        problems += _cross_problems(app, live, application)
+        if runs_here or not keys_file_is_elsewhere(app):
+            problems += _access_problems(app, host)
         problems += engine_problems(app)
     if app is None or host is None or problems:
         raise BadConfiguration(name, tuple(problems))
@@ -116,7 +119,7 @@ def _deployments(application: dict[str, Any]) -> list[tuple[int, dict[str, Any]]
     return [(rank, deployment) for rank, deployment in enumerate(deployments) if isinstance(deployment, dict)]
 
 
-def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str, Any], host: str | None) -> list[str]:
+def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str, Any]) -> list[str]:
     """What no single field can be blamed for."""
     problems = []
     try:
@@ -135,18 +138,22 @@ def _cross_problems(app: AppSettings, live: LiveSettings, application: dict[str,
                 f"{ROUTER}.user_config.policy.name: {policy}, but no endpoint is of kind {kind.value}; "
                 "add one or use disco"
             )
+    return problems
+
+
+def _access_problems(app: AppSettings, host: str | None) -> list[str]:
+    """Keys that cannot be used, and a door to the network that asks for none."""
     try:
         keys = configured_keys(app)
     except BadKeys as error:
-        problems += [f"applications.0.args.{problem}" for problem in error.problems]
-    else:
-        if not keys and host is not None and not is_loopback(host) and not app.access.open:
-            problems.append(
-                f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a "
-                "key; use 127.0.0.1, or add access.keys to applications.0.args (`disco key new NAME` makes one), or "
-                "say `access: {open: true}` there if anyone may use it"
-            )
-    return problems
+        return [f"applications.0.args.{problem}" for problem in error.problems]
+    if keys or host is None or is_loopback(host) or app.access.open:
+        return []
+    return [
+        f"http_options.host: {host or 'an empty host'} is reachable from the network and nothing asks for a key; use "
+        "127.0.0.1, or add access.keys to applications.0.args (`disco key new NAME` makes one), or say "
+        "`access: {open: true}` there if anyone may use it"
+    ]
 
 
 def _validate(

@@ -30,7 +30,7 @@ models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
 app.add_typer(models, name="model")
 app.add_typer(keys, name="key")
 
-ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm.")]
+ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm, k8s.")]
 
 
 @app.command()
@@ -51,7 +51,7 @@ def check(config: ConfigArgument = "disco") -> None:
     from serve_app.cli.configfile import BadConfiguration, load
 
     try:
-        configuration = load(config)
+        configuration = load(config, runs_here=False)
     except BadConfiguration as error:
         complain(error)
         raise typer.Exit(BAD_INPUT) from None

@@ -132,7 +132,7 @@ def deploy(ray_session: RaySession, request: pytest.FixtureRequest) -> Iterator[
         )
         # A name of its own: a handle to a second application of the same name never learns of its replicas.
         name = f"{request.node.name}_{len(names)}"
-        deployment = serve.deployment(EndpointReplica).options(**deployment_options(settings, shutdown_timeout=0.1))
+        deployment = serve.deployment(EndpointReplica).options(**deployment_options(settings, drain_seconds=0.1))
         names.append(name)
         handle = serve.run(deployment.bind("phone", settings, make=make), name=name, route_prefix=None)
         return ServeEndpoint(handle, expected_info("phone", settings))

@@ -67,7 +67,7 @@ def test_all_configurations_ship() -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_configuration_is_sound_by_name_and_by_path(name: str) -> None:
-    by_name, by_path = load(name), load(str(CONFIGS / f"{name}.yaml"))
+    by_name, by_path = load(name, runs_here=False), load(str(CONFIGS / f"{name}.yaml"), runs_here=False)
     assert (by_name.app, by_name.live) == (by_path.app, by_path.live)
     assert by_name.host == by_name.document["http_options"]["host"]
     assert by_name.port == 8000
@@ -77,12 +77,27 @@ def test_a_shipped_configuration_is_sound_by_name_and_by_path(name: str) -> None
 def test_ray_takes_a_shipped_configuration_as_it_is(name: str) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    configuration = load(name, 8123)
+    configuration = load(name, 8123, runs_here=False)
     schema = ServeDeploySchema.model_validate(copy.deepcopy(configuration.document))
     assert (schema.http_options.host, schema.http_options.port) == (configuration.host, 8123)
     assert configuration.port == 8123
     (served,) = schema.applications
     assert served.args == configuration.document["applications"][0]["args"]
+
+
+def test_keys_on_the_routers_machines_can_be_judged_nowhere_else(tmp_path: Path) -> None:
+    document, file = simulated(), tmp_path / "keys.yaml"
+    application(document)["args"]["access"] = {"keys_file": str(file)}
+    document["http_options"]["host"] = "0.0.0.0"
+    path = tmp_path / "it.yaml"
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    assert load(str(path), runs_here=False).app.access.keyed
+    with pytest.raises(BadConfiguration, match="No such file"):
+        load(str(path))
+    file.write_text("alice: {sha256: short}", "utf-8")
+    file.chmod(0o600)
+    with pytest.raises(BadConfiguration, match="alice"):
+        load(str(path), runs_here=False)
 
 
 def test_a_directory_of_that_name_does_not_hide_a_shipped_configuration(
