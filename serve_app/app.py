@@ -3,6 +3,8 @@
 No postponed annotations here: Serve validates ``args`` only if the builder's annotation is a class.
 """
 
+from typing import Any
+
 from ray import serve
 from ray.serve import Application
 
@@ -31,7 +33,9 @@ def build_app(args: AppSettings) -> Application:
         )
         handles[name] = deployment.bind(name, endpoint, args.telemetry, threads)
     where = {"label_selector": dict(args.router.label_selector)} if args.router.label_selector else {}
-    spread = {} if args.router.max_per_node is None else {"max_replicas_per_node": args.router.max_per_node}
+    spread: dict[str, Any] = (
+        {} if args.router.max_per_node is None else {"max_replicas_per_node": args.router.max_per_node}
+    )
     router = serve.deployment(
         name="DiscoRouter",
         num_replicas=args.router.replicas,
