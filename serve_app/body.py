@@ -29,11 +29,15 @@ class _Part(BaseModel):
 
 
 class DiscoOptions(_Part):
-    """Wishes of this request. ``consumption_rate``: r_c, tokens per second; null: unknown; absent: the operator's."""
+    """Wishes of this request. ``consumption_rate``: r_c, tokens per second; null: unknown; absent: the operator's.
+
+    ``events``: tell what happens while it happens.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     report: bool = False
+    events: bool = False
     consumption_rate: Rate | None = None
     delivery: Literal["eager", "paced"] | None = None
     pin: Annotated[Pin, Field(strict=False)] | None = None

@@ -51,6 +51,15 @@ class LegObserver(Protocol):
     def leg_ended(self, leg: Leg) -> None: ...
 
 
+class Watcher(Protocol):
+    """Looks at the session after each event. While ``waiting``, it has something for whoever reads the stream."""
+
+    @property
+    def waiting(self) -> bool: ...
+
+    def look(self, now: float) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StreamJob:
     """What every leg of one request has in common."""
@@ -63,12 +72,18 @@ class StreamJob:
 class StreamDriver:
     """Async iterator over ``Emit``; taking the next one means that the previous one was delivered.
 
+    While ``watcher`` has something to tell, an empty one comes where there is no text to tell it with.
     Raises the stream's DiscoError after the text that came before it, and so it does with whatever the session itself
     raised. ``aclose`` stops every leg, whatever the state, and waits for them, though not for one that hangs.
     """
 
     def __init__(
-        self, session: StreamSession, job: StreamJob, endpoints: Mapping[EndpointId, Endpoint], observer: LegObserver
+        self,
+        session: StreamSession,
+        job: StreamJob,
+        endpoints: Mapping[EndpointId, Endpoint],
+        observer: LegObserver,
+        watcher: Watcher | None = None,
     ) -> None:
         self.session = session
         self.closed: Close | None = None
@@ -76,6 +91,7 @@ class StreamDriver:
         self._job = job
         self._endpoints = endpoints
         self._observer = observer
+        self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._observed: set[str] = set()
@@ -108,6 +124,8 @@ class StreamDriver:
                 emit = self._take()
                 self._undelivered = emit.count
                 return emit
+            if self._watcher is not None and self._watcher.waiting:
+                return Emit(self.session.buffer.delivered, 0, "", self.session.owner or "")
             if not self._outbox and self.closed is not None:
                 self._raise_error(self.closed)
                 raise StopAsyncIteration
@@ -132,9 +150,12 @@ class StreamDriver:
         if self._fault is not None:
             return
         try:
-            for command in self.session.handle(event, self._loop.time()):
+            now = self._loop.time()
+            for command in self.session.handle(event, now):
                 self._carry_out(command)
             self._rearm()
+            if self._watcher is not None and self._watcher.look(now):
+                self._changed.set()
         except Exception as fault:  # noqa: BLE001 - nobody else would end the stream that it broke
             self._give_up(fault)
 

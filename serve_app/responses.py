@@ -130,7 +130,13 @@ class Generation(Response):
                 self._desk.metrics.observe(self._parsed.client.model, report, seconds, code)
 
     async def _send_events(self, stream: TextStream, send: Send) -> None:
-        writer = ChunkWriter(self._envelope, include_usage=self._parsed.include_usage, report=self._parsed.report)
+        parsed = self._parsed
+        writer = ChunkWriter(
+            self._envelope,
+            include_usage=parsed.include_usage,
+            report=parsed.report,
+            events=parsed.client.events,
+        )
         headers = _SSE_HEADERS | self._answer_headers(stream)
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self._writer = writer

@@ -124,6 +124,8 @@ def _parsed(
             raise InvalidRequest("stream_options: only allowed when stream is true", "stream_options")
         ignored += [f"stream_options.{n}" for n in _unknown(options, _NEUTRAL_STREAM_OPTIONS, "stream_options.")]
     disco = body.disco or DiscoOptions()
+    if disco.events and not stream:
+        raise InvalidRequest("disco.events: only allowed when stream is true", "disco.events")
     client = ClientRequest(
         request_id=request_id,
         model=body.model,
@@ -135,6 +137,7 @@ def _parsed(
         pin=disco.pin,
         endpoints=tuple(disco.endpoints or ()),
         migrate=disco.migrate and live.migration.mode != "off",
+        events=disco.events,
         trace=trace,
     )
     include_usage = options is not None and bool(options.include_usage)

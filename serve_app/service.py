@@ -23,6 +23,7 @@ from serve_app.core.model import ChatPrompt, DispatchPlan, EndpointId, EndpointI
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
+from serve_app.core.trail import Trail
 from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.eligibility import eligible_endpoints
@@ -92,9 +93,10 @@ class StreamService:
         session = StreamSession(
             request.request_id, self._config(request, estimated), plan, ranked, self._mover(request), self._watch()
         )
-        stream = OpenStream(self, request, session, span, charge)
+        trail = Trail(session, ranked) if request.events else None
+        stream = OpenStream(self, request, session, span, charge, trail)
         job = StreamJob(request.prompt, request.sampling, request.delivery)
-        stream.driver = StreamDriver(session, job, self._endpoints, stream)
+        stream.driver = StreamDriver(session, job, self._endpoints, stream, trail)
         stream.driver.start()
         return stream
 
@@ -189,12 +191,14 @@ class OpenStream:
         session: StreamSession,
         span: RequestSpan,
         charge: Charge,
+        trail: Trail | None,
     ) -> None:
         self._service = service
         self._request = request
         self._session = session
         self._span = span
         self._charge = charge
+        self._trail = trail
         self._legs: dict[str, LegSpan] = {}
         self._costs = service._state.planner.costs
         self._notional = service.live.prices.notional
@@ -209,17 +213,25 @@ class OpenStream:
         return self._session.plan.policy
 
     async def started(self) -> None:
-        """Return with the first text, or at the end of a stream without any. Raises what ended it before that."""
-        await self.driver.started()
-        # Return what the race did not need to the budget.
-        self._charge.settle(self._session)
+        """Return with the first text, or at the end of a stream without any; at once where there are events to tell.
+
+        Raises what ended it before that.
+        """
+        if self._trail is None:
+            await self.driver.started()
+            # Return what the race did not need to the budget.
+            self._charge.settle(self._session)
 
     def __aiter__(self) -> OpenStream:
         return self
 
     async def __anext__(self) -> Delta:
         emit = await anext(self.driver)
-        return Delta(emit.index, emit.count, emit.text, emit.endpoint)
+        if self._trail is None:
+            return Delta(emit.index, emit.count, emit.text, emit.endpoint)
+        if emit.index == 0 and emit.count:
+            self._charge.settle(self._session)
+        return Delta(emit.index, emit.count, emit.text, emit.endpoint, self._trail.take())
 
     @property
     def outcome(self) -> Outcome:

@@ -44,10 +44,11 @@ class Envelope:
 class ChunkWriter:
     """Renders one stream; each event's id is the number of tokens shown with it.
 
-    ``report``: chunks name their endpoint, and the last one before [DONE] carries the report.
+    ``report``: chunks name their endpoint, and the last one before [DONE] carries the report. ``events``: chunks name
+    their endpoint and tell what happened; one that has no text for it has an empty piece of it.
     """
 
-    def __init__(self, envelope: Envelope, *, include_usage: bool, report: bool) -> None:
+    def __init__(self, envelope: Envelope, *, include_usage: bool, report: bool, events: bool = False) -> None:
         self._chat = envelope.kind == "chat"
         self._head = _json(envelope.head("chat.completion.chunk" if self._chat else "text_completion"))[:-1]
         before = f'{self._head},"choices":[{{"index":0,'
@@ -58,6 +59,7 @@ class ChunkWriter:
         self._close = ("}," if self._chat else ",") + unfinished
         self._include_usage = include_usage
         self._report = report
+        self._named = report or events
         self._first = True
         self._tokens = 0
 
@@ -66,7 +68,7 @@ class ChunkWriter:
         head = self._first_open if self._first else self._open
         self._first = False
         self._tokens = delta.index + delta.count
-        extra = f',"disco":{{"endpoint":{_json(delta.endpoint)}}}' if self._report else ""
+        extra = f',"disco":{_json(_extension(delta))}' if self._named else ""
         return self._event(f"{head}{_json(delta.text)}{self._close}{extra}}}")
 
     def end(self, outcome: Outcome) -> bytes:
@@ -89,6 +91,12 @@ class ChunkWriter:
 
     def _event(self, data: str) -> bytes:
         return _bytes(f"id: {self._tokens}\ndata: {data}\n\n")
+
+
+def _extension(delta: Delta) -> dict[str, Any]:
+    """Who wrote the chunk's text, and what happened; without text, only the latter."""
+    writer = {"endpoint": delta.endpoint} if delta.count or delta.text else {}
+    return writer | ({"events": delta.events} if delta.events else {})
 
 
 def usage_body(usage: Usage) -> dict[str, int]:

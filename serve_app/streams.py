@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from serve_app.core.model import Pin, Prompt, Sampling
+from serve_app.core.trail import StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Grant:
 class ClientRequest:
     """A validated request. ``consumption_rate`` is r_c in tokens per second, None when unknown.
 
-    endpoints: the only ones that it may use, as ``pin`` names the only kind; empty: any.
+    endpoints: the only ones that it may use, as ``pin`` names the only kind; empty: any. events: tell what happens.
     """
 
     request_id: str
@@ -38,18 +39,23 @@ class ClientRequest:
     pin: Pin | None = None
     endpoints: tuple[str, ...] = ()
     migrate: bool = True
+    events: bool = False
     grant: Grant = Grant()
     trace: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text; tokens ``index`` .. ``index + count - 1`` end with it. ``endpoint`` wrote it."""
+    """New text; tokens ``index`` .. ``index + count - 1`` end with it. ``endpoint`` wrote it.
+
+    ``events``: what happened since the last one, if the client asked; text may be missing then.
+    """
 
     index: int
     count: int
     text: str
     endpoint: str = ""
+    events: tuple[StreamEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,10 @@ class TextStream(Protocol):
         ...
 
     async def started(self) -> None:
-        """Return with the first text, or at the end of a stream without any. Raises what ended it before that."""
+        """Return with the first text, or at the end of a stream without any. Raises what ended it before that.
+
+        Where the client asked for events, return at once: the first of them are there.
+        """
         ...
 
     def __aiter__(self) -> AsyncIterator[Delta]:
