@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import aiohttp
 
-from actors.engines.simulated import SimulatedEngine
+from actors.engines.base import Engine
 from serve_app.core.model import ChatPrompt, FinishReason, GenerationRequest, Message, Sampling, TokenChunk
-from serve_app.engine_settings import SimulatedEngineSettings
 
 #: Seconds after which a stream that has not ended hangs; its own limits are far below.
 PATIENCE: Final = 90.0
+
+#: Seconds within which a failure that follows a kill is taken for its consequence.
+BLAME: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +44,20 @@ class Errand:
             "model": "disco",
             "messages": [{"role": "user", "content": self.prompt}],
             "max_tokens": self.max_tokens,
+            "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             "disco": {"report": True, "consumption_rate": self.rate},
         }
 
 
-def errands(count: int, leaving: float, seed: int) -> list[Errand]:
-    """``leaving``: the share of clients that go away before the end."""
+def errands(count: int, leaving: float, seed: int, max_tokens: tuple[int, int] = (20, 120)) -> list[Errand]:
+    """``leaving``: the share of clients that go away before the end. ``max_tokens``: smallest and largest."""
     dice = random.Random(seed)
     return [
         Errand(
             number,
-            dice.randint(20, 120),
+            dice.randint(*max_tokens),
             dice.choice([None, 4.8, 20.0]),
             dice.randint(0, 30) if dice.random() < leaving else None,
             dice.uniform(1.0, 3.0) if dice.random() < 0.05 else 0.0,
@@ -130,12 +133,10 @@ async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:
 
 
 class Judge:
-    """Knows what every answer has to be: the engine's own, without any disturbance."""
+    """Knows what every answer has to be: what ``engine``, which has started, writes without any disturbance."""
 
-    def __init__(self, settings: SimulatedEngineSettings) -> None:
-        self._engine = SimulatedEngine(
-            settings.model_copy(update={"prefill_rate": 1e9, "decode_rate": 1e9, "overhead": 0})
-        )
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     async def judge(self, seen: Seen) -> None:
         """Write into ``seen.problems`` whatever must not be."""
@@ -171,27 +172,39 @@ class Judge:
     async def _reference(self, errand: Errand) -> tuple[str, int, str]:
         prompt = ChatPrompt((Message("user", errand.prompt),))
         text, tokens, finish = "", 0, ""
-        async for item in self._engine.generate(GenerationRequest("reference", prompt, Sampling(errand.max_tokens))):
+        request = GenerationRequest("reference", prompt, Sampling(errand.max_tokens, temperature=0.0))
+        async for item in self._engine.generate(request):
             if isinstance(item, TokenChunk):
                 text, tokens = text + item.text, tokens + item.count
                 finish = item.finish.value if item.finish is not None else finish
         return text, tokens, FinishReason(finish).value
 
 
-def rescue_gaps(all_seen: Sequence[Seen], kills: Sequence[float]) -> list[float]:
-    """Seconds from a kill to the client's next token, of streams that were rescued once."""
-    gaps = []
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """One stream's way over a kill, in seconds. noticed: until the router started somebody else, by the stream's own
+    clock, set by its first token's arrival and so late by that token's way to the client. resumed: until the client's
+    next token."""
+
+    noticed: float
+    resumed: float
+
+
+def rescues(all_seen: Sequence[Seen], kills: Sequence[float]) -> list[Rescue]:
+    """Of streams that were rescued once, after a leg of theirs had failed. ``kills``: by ``time.monotonic``."""
+    found = []
     for seen in all_seen:
-        moves = [
-            m for m in (seen.report or {}).get("migrations", ()) if m["reason"] == "rescue" and m["gap_s"] is not None
-        ]
-        if len(moves) != 1:
+        report = seen.report or {}
+        moves = [m for m in report.get("migrations", ()) if m["reason"] == "rescue" and m["gap_s"] is not None]
+        if len(moves) != 1 or not any(leg["error"] == "endpoint_unavailable" for leg in report["legs"]):
             continue
-        after = next((at for at, shown in seen.arrivals if shown > moves[0]["at_token"]), None)
-        before = [kill for kill in kills if after is not None and kill < after]
-        if after is not None and before and after - before[-1] < moves[0]["gap_s"] + 1.0:
-            gaps.append(after - before[-1])
-    return gaps
+        opened = seen.arrivals[0][0] - report["ttft_s"]
+        started = opened + next(leg["start_s"] for leg in report["legs"] if leg["reason"] == "rescue")
+        resumed = next((at for at, shown in seen.arrivals if shown > moves[0]["at_token"]), None)
+        kill = max((kill for kill in kills if started - BLAME < kill < started), default=None)
+        if kill is not None and resumed is not None:
+            found.append(Rescue(started - kill, resumed - kill))
+    return found
 
 
 def tally(all_seen: Sequence[Seen]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 #: A 64-bit signed integer, as OpenAI documents it.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
+#: As many as OpenAI takes: each of them costs the router time, whatever it says.
+MOST_MESSAGES = 2048
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _POSITION = re.compile(r"line \d+ column \d+")
 
@@ -74,7 +77,7 @@ class GenerationBody(_Part):
 
 
 class ChatBody(GenerationBody):
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -122,6 +125,7 @@ _EXPECTED: Mapping[str, str] = MappingProxyType(
         "enum": "must be one of {expected}",
         "list_type": "must be an array",
         "too_short": "must not be empty; send at least one",
+        "too_long": "at most {max_length} are served; send fewer",
         "model_type": "must be an object",
     }
 )

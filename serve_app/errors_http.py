@@ -26,9 +26,15 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class BodyTooSlow(DiscoError):
+    code = "body_timeout"
+    retryable = True
+
+
 #: Most specific first: (error, status, OpenAI's ``type``).
 _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
     (BodyTooLarge, 413, "invalid_request_error"),
+    (BodyTooSlow, 408, "invalid_request_error"),
     (UnknownModel, 404, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),
     (InvalidKey, 401, "invalid_request_error"),
@@ -63,6 +69,9 @@ def plain_error(
 
 def error_headers(error: BaseException) -> dict[str, str]:
     headers = {}
+    if isinstance(error, BodyTooLarge | BodyTooSlow):
+        # What is still to come of the body would be waited for, and thrown away.
+        headers["connection"] = "close"
     if isinstance(error, InvalidKey):
         headers["www-authenticate"] = 'Bearer realm="disco"'
     if isinstance(error, QuotaExceeded):

@@ -24,7 +24,8 @@ from serve_app.auth import check_access, is_loopback
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.client_headers import request_id, trace_carrier
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
-from serve_app.errors_http import BodyTooLarge, error_body, plain_error
+from serve_app.errors_http import error_body, plain_error
+from serve_app.intake import read_whole
 from serve_app.metrics import Metrics
 from serve_app.responses import Desk, Generation, Json, outcome_code, refusal
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
@@ -176,7 +177,7 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     try:
         caller = surface.guard(request)
         caller.enter()
-        body = await _read(request, live.limits.body_bytes)
+        body = await read_whole(request, live.limits)
         parsed = parse(body, identity, trace_carrier(request.headers), live).granted(caller.grant)
     except ClientDisconnect:
         surface.metrics.failed("cancelled")
@@ -188,15 +189,6 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     envelope = Envelope(kind, prefix + uuid.uuid4().hex, parsed.client.model, int(time.time()))
     patience = live.limits.stream_seconds + live.limits.idle_seconds
     return Generation(surface.desk, caller, parsed, envelope, patience, began)
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise BodyTooLarge(f"the body is larger than limits.body_bytes ({limit} bytes); send less")
-    return bytes(body)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -289,5 +290,5 @@ def _unknown(
 
 def _header_names(names: Iterable[str]) -> tuple[str, ...]:
     """Each once, in order, bounded in number and length, without a character that a header could not carry."""
-    clean = (re.sub(r"[^A-Za-z0-9_.-]", "?", name[:_MOST_NAME_CHARACTERS]) or "?" for name in names)
-    return tuple(dict.fromkeys(clean))[:_MOST_IGNORED]
+    first = islice(dict.fromkeys(name[:_MOST_NAME_CHARACTERS] for name in names), _MOST_IGNORED)
+    return tuple(dict.fromkeys(re.sub(r"[^A-Za-z0-9_.-]", "?", name) or "?" for name in first))

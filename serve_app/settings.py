@@ -186,6 +186,7 @@ class LimitSettings(Settings):
     default_max_tokens: int = Field(default=512, ge=1)
     max_tokens: int = Field(default=8192, ge=1)
     body_bytes: int = Field(default=1_000_000, ge=1024)
+    body_seconds: Seconds = Field(default=30.0, description="Longest time that a request's body may take to arrive.")
     stream_seconds: Seconds = Field(default=600.0, description="Longest life of one stream.")
     first_token_seconds: Seconds = Field(default=30.0, description="An endpoint without a token by then has failed.")
     idle_seconds: Seconds = Field(

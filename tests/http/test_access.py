@@ -12,7 +12,7 @@ from serve_app.admission import Admission
 from serve_app.auth import check_access, is_loopback
 from serve_app.core import errors
 from serve_app.core.errors import AccessDenied, DiscoError, Overloaded
-from serve_app.errors_http import BodyTooLarge, error_body, error_headers, status_of
+from serve_app.errors_http import BodyTooLarge, BodyTooSlow, error_body, error_headers, status_of
 from tests.http.fakes import CANARY
 
 CLOSED = AccessSettings()
@@ -126,6 +126,7 @@ ERRORS: list[tuple[DiscoError, int, str, bool]] = [
     (errors.EndpointTimeout("m", "e"), 504, "server_error", True),
     (errors.EndpointFault("m", "e"), 502, "server_error", True),
     (BodyTooLarge("m"), 413, "invalid_request_error", False),
+    (BodyTooSlow("m"), 408, "invalid_request_error", True),
     (DiscoError("m"), 500, "server_error", False),
 ]
 
