@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
 from actors.handles import ServeEndpoint, expected_info
+from serve_app.auth import is_loopback
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
 from serve_app.ingress import Surface, build_http_app
@@ -84,6 +86,7 @@ class DiscoRouter:
         Later it stops a replica that raises here, and could start no other: so the old settings stay in force.
         """
         self._http_host = await effective_http_host()
+        require_token(self._http_host)
         try:
             live = LiveSettings.model_validate(user_config)
             live.check_against(self._app)
@@ -137,3 +140,15 @@ async def effective_http_host() -> str | None:
     options = await controller.get_http_config.remote()
     host: str | None = options.host
     return host
+
+
+def require_token(http_host: str | None) -> None:
+    """Raise RuntimeError where a network can reach this Ray and Ray asks nobody for its token.
+
+    Keys guard the HTTP API only. Ray's own ports, which listen on every interface, run whatever code is sent to them.
+    """
+    if not is_loopback(http_host) and not is_token_auth_enabled():
+        raise RuntimeError(
+            "Ray's authentication is off, so whoever reaches its ports can run code here; set RAY_AUTH_MODE=token on "
+            "every node, or http_options.host to 127.0.0.1 on a machine of your own"
+        )

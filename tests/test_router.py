@@ -19,11 +19,11 @@ APP = AppSettings.model_validate({"endpoints": {"phone": {"kind": "device", "eng
 
 
 @asynccontextmanager
-async def routing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DiscoRouter]:
-    async def loopback() -> str:
-        return "127.0.0.1"
+async def routing(monkeypatch: pytest.MonkeyPatch, http_host: str = "127.0.0.1") -> AsyncIterator[DiscoRouter]:
+    async def host() -> str:
+        return http_host
 
-    monkeypatch.setattr(router_module, "effective_http_host", loopback)
+    monkeypatch.setattr(router_module, "effective_http_host", host)
     unfit: Any = object()
     router = DiscoRouter(APP, {"phone": unfit})
     try:
@@ -59,6 +59,30 @@ def test_settings_that_cannot_be_leave_those_in_force_that_are(
         run_virtual(main())
     (record,) = caplog.records
     assert named in record.getMessage()
+
+
+@pytest.mark.parametrize("http_host", ["0.0.0.0", "10.0.0.5", ""])
+@pytest.mark.parametrize("token", [True, False])
+def test_beyond_loopback_nothing_starts_unless_ray_asks_for_its_token(
+    http_host: str, token: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "is_token_auth_enabled", lambda: token)
+
+    async def main() -> None:
+        async with routing(monkeypatch, http_host) as router:
+            if not token:
+                with pytest.raises(RuntimeError, match="RAY_AUTH_MODE=token on every node"):
+                    await router.reconfigure({})
+            else:
+                await router.reconfigure({})
+            assert router._configured is token
+
+    run_virtual(main())
+
+
+def test_the_tests_themselves_run_without_a_token() -> None:
+    with pytest.raises(RuntimeError):
+        router_module.require_token("0.0.0.0")
 
 
 def test_an_endpoint_that_cannot_be_asked_is_not_ready_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
