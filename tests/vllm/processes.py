@@ -29,5 +29,9 @@ def name_of(process: psutil.Process) -> str:
 
 
 def engine_processes(above: psutil.Process) -> list[psutil.Process]:
-    """vLLM's own below another. They are named after what they do, once they do it."""
-    return [process for process in above.children(recursive=True) if name_of(process).startswith("VLLM::")]
+    """vLLM's own below another, which may be gone. They are named after what they do, once they do it."""
+    try:
+        below = above.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in below if name_of(process).startswith("VLLM::")]
