@@ -47,6 +47,9 @@ _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
     (EndpointError, 502, "server_error"),
 )
 
+#: All that an error may come with; 500 is for faults of the router itself.
+STATUSES = frozenset({500} | {status for _, status, _ in _TABLE})
+
 
 def status_of(error: BaseException) -> int:
     return next((status for kind, status, _ in _TABLE if isinstance(error, kind)), 500)

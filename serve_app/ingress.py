@@ -27,6 +27,7 @@ from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
 from serve_app.errors_http import error_body, plain_error
 from serve_app.intake import read_whole
 from serve_app.metrics import Metrics
+from serve_app.openapi import document
 from serve_app.responses import Desk, Generation, Json, outcome_code, refusal
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
 from serve_app.settings import AppSettings, LiveSettings
@@ -88,6 +89,7 @@ def build_http_app(surface: Surface) -> Starlette:
             Route("/v1/completions", handlers.completions, methods=["POST"]),
             Route("/v1/models", handlers.models),
             Route("/v1/models/{name:path}", handlers.model),
+            Route("/openapi.json", handlers.describe),
             Route("/health", handlers.health),
             Route("/ready", handlers.ready),
             Route("/metrics", handlers.metrics),
@@ -121,6 +123,11 @@ class _Handlers:
         if name not in known:
             raise UnknownModel(f"no such model; known models: {', '.join(known)}", "model")
         return Json(_model(self.surface, name))
+
+    async def describe(self, request: Request) -> Response:
+        self.surface.guard(request)
+        models, limits = self.surface.service.models(), self.surface.live().limits
+        return Json(document(models, limits, keyed=self.surface.callers is not None))
 
     async def health(self, _: Request) -> Response:
         return Json({"status": "ok"})

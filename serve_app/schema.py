@@ -24,7 +24,7 @@ MOST_STOPS = 4
 MOST_STOP_CHARACTERS = 256
 _MOST_IGNORED = 16
 _MOST_NAME_CHARACTERS = 64
-_MOST_TOKEN_ID = 2**31 - 1
+MOST_TOKEN_ID = 2**31 - 1
 
 #: Fields that are known and have no effect here. The values listed, and null, ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -32,7 +32,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "service_tier": ("auto", "default"),
 }
-_NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = _NEUTRAL | {
+NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "tools": ([],),
@@ -49,14 +49,14 @@ _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
 }
-_NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = _NEUTRAL | {
+NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "logprobs": (),
 }
-_NEUTRAL_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
-_NEUTRAL_MESSAGE: dict[str, tuple[Any, ...]] = {
+NEUTRAL_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
+NEUTRAL_MESSAGE: dict[str, tuple[Any, ...]] = {
     "tool_calls": ([],),
     "function_call": (),
     "audio": (),
@@ -87,9 +87,9 @@ class ParsedRequest:
 def parse_chat(body: bytes, request_id: str, trace: dict[str, str], live: LiveSettings) -> ParsedRequest:
     """Body of /v1/chat/completions. ``trace`` is the W3C carrier. Raises InvalidRequest."""
     parsed = read_body(ChatBody, body)
-    ignored = _unknown(parsed, _NEUTRAL_CHAT, "", _LABELS)
+    ignored = _unknown(parsed, NEUTRAL_CHAT, "", _LABELS)
     for rank, message in enumerate(parsed.messages):
-        ignored += [f"messages.{name}" for name in _unknown(message, _NEUTRAL_MESSAGE, f"messages[{rank}].")]
+        ignored += [f"messages.{name}" for name in _unknown(message, NEUTRAL_MESSAGE, f"messages[{rank}].")]
     prompt = _chat_prompt(parsed)
     asked, param = parsed.max_tokens, "max_tokens"
     if parsed.max_completion_tokens is not None:
@@ -102,7 +102,7 @@ def parse_chat(body: bytes, request_id: str, trace: dict[str, str], live: LiveSe
 def parse_completion(body: bytes, request_id: str, trace: dict[str, str], live: LiveSettings) -> ParsedRequest:
     """Body of the legacy /v1/completions. Raises InvalidRequest."""
     parsed = read_body(CompletionBody, body)
-    ignored = _unknown(parsed, _NEUTRAL_COMPLETION, "", _LABELS)
+    ignored = _unknown(parsed, NEUTRAL_COMPLETION, "", _LABELS)
     prompt = _raw_prompt(parsed.prompt)
     limit = _max_tokens(parsed.max_tokens, "max_tokens", live.limits)
     return _parsed(parsed, prompt, limit, ignored, request_id, trace, live)
@@ -123,7 +123,7 @@ def _parsed(
     if options is not None:
         if not stream:
             raise InvalidRequest("stream_options: only allowed when stream is true", "stream_options")
-        ignored += [f"stream_options.{n}" for n in _unknown(options, _NEUTRAL_STREAM_OPTIONS, "stream_options.")]
+        ignored += [f"stream_options.{n}" for n in _unknown(options, NEUTRAL_STREAM_OPTIONS, "stream_options.")]
     disco = body.disco or DiscoOptions()
     if disco.events and not stream:
         raise InvalidRequest("disco.events: only allowed when stream is true", "disco.events")
@@ -266,8 +266,8 @@ def _raw_prompt(value: Any) -> TextPrompt | TokenPrompt:
         raise InvalidRequest("prompt: must not be empty", "prompt")
     if not isinstance(value, list) or not all(type(token) is int for token in value):
         raise InvalidRequest("prompt: must be a string, or an array of token ids and nothing else", "prompt")
-    if not all(0 <= token <= _MOST_TOKEN_ID for token in value):
-        raise InvalidRequest(f"prompt: each token id must be a number from 0 to {_MOST_TOKEN_ID}", "prompt")
+    if not all(0 <= token <= MOST_TOKEN_ID for token in value):
+        raise InvalidRequest(f"prompt: each token id must be a number from 0 to {MOST_TOKEN_ID}", "prompt")
     return TokenPrompt(tuple(value))
 
 

@@ -1,0 +1,287 @@
+"""The OpenAPI document of the HTTP surface. What requests may hold comes from the models and tables that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, StreamOptions
+from serve_app.core.model import Pin
+from serve_app.errors_http import STATUSES
+from serve_app.schema import (
+    MOST_STOP_CHARACTERS,
+    MOST_STOPS,
+    MOST_TOKEN_ID,
+    NEUTRAL_CHAT,
+    NEUTRAL_COMPLETION,
+    NEUTRAL_MESSAGE,
+    NEUTRAL_STREAM_OPTIONS,
+)
+from serve_app.settings import LimitSettings
+
+Schema: TypeAlias = dict[str, Any]
+
+_PARTS: Final = "#/components/schemas/{model}"
+_TEXT: Final[Schema] = {"type": "string"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_TOKEN_IDS: Final[Schema] = {
+    "type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID},
+}  # fmt: skip
+_SOME_TEXT: Final[Schema] = {"type": "string", "minLength": 1}
+
+#: What the models leave to ``schema`` to judge.
+_STOP: Final[Schema] = {
+    "anyOf": [
+        _SOME_TEXT | {"maxLength": MOST_STOP_CHARACTERS},
+        {"type": "array", "maxItems": MOST_STOPS, "items": _SOME_TEXT | {"maxLength": MOST_STOP_CHARACTERS}},
+        {"type": "null"},
+    ]
+}
+_PROMPT: Final[Schema] = {
+    "anyOf": [
+        _SOME_TEXT,
+        _TOKEN_IDS,
+        {"type": "array", "minItems": 1, "maxItems": 1, "items": {"anyOf": [_SOME_TEXT, _TOKEN_IDS]}},
+    ]
+}
+_CONTENT: Final[Schema] = {
+    "anyOf": [
+        _TEXT,
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": _TEXT},
+                "required": ["type", "text"],
+            },
+        },
+    ]
+}
+_ROLES: Final = ("system", "developer", "user", "assistant")
+
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code", "retryable"],
+            "properties": {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": _TEXT,
+                "retryable": {"type": "boolean"},
+            },
+        }
+    },
+}
+_MODEL: Final[Schema] = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT},
+}
+_MODELS: Final[Schema] = {
+    "type": "object",
+    "required": ["object", "data"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": {"$ref": _PARTS.format(model="Model")}},
+    },
+}
+_HEALTH: Final[Schema] = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+_READY: Final[Schema] = {
+    "type": "object",
+    "required": ["ready", "endpoints"],
+    "properties": {
+        "ready": {"type": "boolean"},
+        "endpoints": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["ready"],
+                "properties": {"ready": {"type": "boolean"}, "reason": _TEXT},
+            },
+        },
+    },
+}
+_USAGE: Final[Schema] = {
+    "type": "object",
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+}
+_ANSWER_HEADERS: Final[Schema] = {
+    "x-disco-policy": {"required": True, "schema": _TEXT, "description": "What planned the request."},
+    "x-disco-ignored": {"schema": _TEXT, "description": "Fields of the request that nobody here knows."},
+}
+_LATER: Final[Schema] = {"retry-after": {"schema": _TEXT, "description": "Seconds."}}
+
+
+def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool) -> Schema:
+    """For these served names and limits. ``keyed``: callers need an API key."""
+    document: Schema = {
+        "openapi": "3.1.0",
+        "info": {"title": "DiSCo-Serve", "version": "1", "description": "OpenAI's API over a cloud and a device."},
+        "paths": {
+            "/v1/chat/completions": {
+                "post": _generation("chat", "ChatBody", _answer("chat.completion", {"message": _message()}))
+            },
+            "/v1/completions": {
+                "post": _generation("complete", "CompletionBody", _answer("text_completion", {"text": _TEXT}))
+            },
+            "/v1/models": {"get": _question("models", "ModelList", errors=(401, 403))},
+            "/v1/models/{name}": {
+                "get": _question("model", "Model", errors=(401, 403, 404))
+                | {"parameters": [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]}
+            },
+            "/openapi.json": {"get": _question("describe", None, errors=(401, 403))},
+            "/health": {"get": _question("health", "Health") | {"security": []}},
+            "/ready": {
+                "get": _question("ready", "Ready", also=503) | {"security": []},
+            },
+            "/metrics": {
+                "get": {
+                    "operationId": "metrics",
+                    "responses": {
+                        "200": {"description": "Prometheus' text format", "content": {"text/plain": {"schema": _TEXT}}},
+                        **_errors((401, 403)),
+                    },
+                }
+            },
+        },
+        "components": {
+            "schemas": {
+                "ChatBody": _body(ChatBody, NEUTRAL_CHAT, models, limits),
+                "CompletionBody": _body(CompletionBody, NEUTRAL_COMPLETION, models, limits),
+                "ChatMessage": _chat_message(),
+                "StreamOptions": _with_neutral(_own(StreamOptions), NEUTRAL_STREAM_OPTIONS),
+                "DiscoOptions": _own(DiscoOptions),
+                "Pin": {"enum": [pin.value for pin in Pin]},
+                "Error": _ERROR,
+                "Model": _MODEL,
+                "ModelList": _MODELS,
+                "Health": _HEALTH,
+                "Ready": _READY,
+                "Usage": _USAGE,
+            }
+        },
+    }
+    if keyed:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+def _body(
+    model: type[GenerationBody], neutral: Mapping[str, tuple[Any, ...]], models: Sequence[str], limits: LimitSettings
+) -> Schema:
+    schema = _with_neutral(_own(model), neutral)
+    properties = schema["properties"]
+    properties["model"] = {"enum": list(models)}
+    properties["stop"] = _STOP
+    for name in ("max_tokens", "max_completion_tokens"):
+        if name in properties:
+            properties[name] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
+    if "prompt" in properties:
+        properties["prompt"] = _PROMPT
+    return schema
+
+
+def _chat_message() -> Schema:
+    schema = _with_neutral(_own(ChatMessage), NEUTRAL_MESSAGE)
+    schema["properties"] |= {"role": {"enum": list(_ROLES)}, "content": _CONTENT}
+    return schema | {"required": ["role", "content"]}
+
+
+def _own(model: type[Any]) -> Schema:
+    """The model's schema, of which other models are parts by reference."""
+    schema: Schema = model.model_json_schema(ref_template=_PARTS)
+    schema.pop("$defs", None)
+    return schema
+
+
+def _with_neutral(schema: Schema, neutral: Mapping[str, tuple[Any, ...]]) -> Schema:
+    """Fields that are known and have no effect: any other value is refused."""
+    schema["properties"] |= {name: {"enum": [*values, None]} for name, values in neutral.items()}
+    return schema
+
+
+# --- responses --------------------------------------------------------------------------------------------------
+
+
+def _generation(name: str, body: str, answer: Schema) -> Schema:
+    events = {"schema": _TEXT, "description": "Server-sent events: OpenAI's chunks, then [DONE]; or an error object."}
+    return {
+        "operationId": name,
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": _PARTS.format(model=body)}}},
+        },
+        "responses": {
+            "200": {
+                "description": "The answer",
+                "headers": _ANSWER_HEADERS,
+                "content": {"application/json": {"schema": answer}, "text/event-stream": events},
+            },
+            **_errors(STATUSES),
+        },
+    }
+
+
+def _answer(kind: str, content: Schema) -> Schema:
+    choice = {
+        "type": "object",
+        "required": ["index", *content, "logprobs", "finish_reason"],
+        "properties": {
+            "index": {"const": 0},
+            **content,
+            "logprobs": {"type": "null"},
+            "finish_reason": {"enum": ["stop", "length"]},
+        },
+    }
+    return {
+        "type": "object",
+        "required": ["id", "object", "created", "model", "choices", "usage"],
+        "properties": {
+            "id": _TEXT,
+            "object": {"const": kind},
+            "created": _COUNT,
+            "model": _TEXT,
+            "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": choice},
+            "usage": {"$ref": _PARTS.format(model="Usage")},
+            "disco": {"type": "object", "description": "The report, if it was asked for."},
+        },
+    }
+
+
+def _message() -> Schema:
+    return {
+        "type": "object",
+        "required": ["role", "content", "refusal"],
+        "properties": {"role": {"const": "assistant"}, "content": _TEXT, "refusal": {"type": "null"}},
+    }
+
+
+def _question(name: str, schema: str | None, *, errors: Iterable[int] = (), also: int | None = None) -> Schema:
+    """A call without a body. ``also``: another status that comes with the same ``schema``."""
+    body = {"type": "object"} if schema is None else {"$ref": _PARTS.format(model=schema)}
+    answer = {"content": {"application/json": {"schema": body}}}
+    statuses = [200] if also is None else [200, also]
+    return {
+        "operationId": name,
+        "responses": {str(s): {"description": HTTPStatus(s).phrase, **answer} for s in statuses} | _errors(errors),
+    }
+
+
+def _errors(statuses: Iterable[int]) -> Schema:
+    content = {"application/json": {"schema": {"$ref": _PARTS.format(model="Error")}}}
+    return {
+        str(status): {"description": HTTPStatus(status).phrase, "content": content}
+        | ({"headers": _LATER} if status == HTTPStatus.TOO_MANY_REQUESTS else {})
+        for status in sorted(set(statuses))
+    }
