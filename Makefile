@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM := .venv-vllm
 WORKERS ?= 2
 
-.PHONY: serve demo test test-alone test-vllm check identity chaos install clean
+.PHONY: serve demo test test-alone test-vllm check identity chaos fuzz install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -50,6 +50,11 @@ identity: install ## every cut 1..64 of five prompts through the real model: abo
 
 chaos: install ## break a running service on purpose, and check that nobody notices: some minutes
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+fuzz: install ## some 30,000 new inputs: requests by the OpenAPI document, settings, servers' streams; some minutes
+	DISCO_FUZZ=1 $(BIN)/python -m pytest -q --timeout 1800 -n $(WORKERS) \
+		tests/http/test_openapi.py tests/http/test_fuzz.py tests/test_settings_fuzz.py \
+		tests/engines/test_openai_http_fuzz.py tests/engines/test_openai_http_sse.py
 
 clean:
 	rm -rf .venv $(VLLM) build dist .coverage .hypothesis .mypy_cache .ruff_cache

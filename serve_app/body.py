@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from serve_app.core.errors import InvalidRequest
 from serve_app.core.model import Pin
@@ -16,9 +16,16 @@ from serve_app.fields import Rate
 
 B = TypeVar("B", bound=BaseModel)
 
+
+def whole(value: Any) -> Any:
+    """JSON has one kind of numbers: 5.0 is a whole one, and some clients write it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 #: A 64-bit signed integer, as OpenAI documents it.
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Seed = Annotated[int, BeforeValidator(whole), Field(ge=-(2**63), lt=2**63)]
 
 #: As many as OpenAI takes: each of them costs the router time, whatever it says.
 MOST_MESSAGES = 2048
@@ -63,7 +70,7 @@ class GenerationBody(_Part):
     """What both calls share. A null is the same as an absent field."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     seed: Seed | None = None
@@ -78,7 +85,7 @@ class GenerationBody(_Part):
 
 class ChatBody(GenerationBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Count | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
 

@@ -112,6 +112,12 @@ _USAGE: Final[Schema] = {
     "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
     "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
 }
+_EVENT: Final[Schema] = {
+    "type": "object",
+    "description": "Each event: OpenAI's chunks, then [DONE]; or an error object, and nothing after it.",
+    "required": ["id", "data"],
+    "properties": {"id": _TEXT | {"description": "The number of tokens shown so far."}, "data": _TEXT},
+}
 _ANSWER_HEADERS: Final[Schema] = {
     "x-disco-policy": {"required": True, "schema": _TEXT, "description": "What planned the request."},
     "x-disco-ignored": {"schema": _TEXT, "description": "Fields of the request that nobody here knows."},
@@ -215,7 +221,6 @@ def _with_neutral(schema: Schema, neutral: Mapping[str, tuple[Any, ...]]) -> Sch
 
 
 def _generation(name: str, body: str, answer: Schema) -> Schema:
-    events = {"schema": _TEXT, "description": "Server-sent events: OpenAI's chunks, then [DONE]; or an error object."}
     return {
         "operationId": name,
         "requestBody": {
@@ -226,7 +231,7 @@ def _generation(name: str, body: str, answer: Schema) -> Schema:
             "200": {
                 "description": "The answer",
                 "headers": _ANSWER_HEADERS,
-                "content": {"application/json": {"schema": answer}, "text/event-stream": events},
+                "content": {"application/json": {"schema": answer}, "text/event-stream": {"schema": _EVENT}},
             },
             **_errors(STATUSES),
         },

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, read_body
+from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, read_body, whole
 from serve_app.core.errors import InvalidRequest, Unsupported
 from serve_app.core.model import ChatPrompt, Message, Prompt, Sampling, TextPrompt, TokenPrompt
 from serve_app.settings import LimitSettings, LiveSettings
@@ -264,6 +264,7 @@ def _raw_prompt(value: Any) -> TextPrompt | TokenPrompt:
         return TextPrompt(value)
     if value in ("", []):
         raise InvalidRequest("prompt: must not be empty", "prompt")
+    value = [whole(token) for token in value] if isinstance(value, list) else value
     if not isinstance(value, list) or not all(type(token) is int for token in value):
         raise InvalidRequest("prompt: must be a string, or an array of token ids and nothing else", "prompt")
     if not all(0 <= token <= MOST_TOKEN_ID for token in value):
@@ -281,7 +282,8 @@ def _unknown(
     names = []
     for name, value in (part.model_extra or {}).items():
         if name in neutral:
-            if value is not None and not any(type(value) is type(n) and value == n for n in neutral[name]):
+            asked = whole(value)
+            if asked is not None and not any(type(asked) is type(n) and asked == n for n in neutral[name]):
                 raise Unsupported(f"{path}{name}: this value is not supported; leave the field out", f"{path}{name}")
         elif name not in labels:
             names.append(name)

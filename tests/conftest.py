@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-# A property is judged by its examples, the same ones in every run, not by how busy the machine is.
-settings.register_profile("disco", deadline=None, derandomize=True)
+from tests.support.effort import THOROUGH
+
+# A property is judged by its examples, the same ones in every run of the tests, not by how busy the machine is.
+settings.register_profile("disco", deadline=None, derandomize=not THOROUGH)
 settings.load_profile("disco")
 
 # Ray reads its environment when it is imported.

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from serve_app.priors import breaker_config, cost_model, planner_config
 from serve_app.settings import AppSettings, LiveSettings, explain
+from tests.support.effort import examples
 from tests.support.local_service import read_config
 
 CANARY = "canary-91c4"
@@ -59,7 +60,7 @@ def sound(name: str) -> tuple[Any, list[dict[str, Any]], list[list[tuple[Any, ..
 
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=80)
+@settings(max_examples=examples(80, 600))
 @given(data=st.data(), value=anything)
 def test_any_value_in_any_place(name: str, part: int, data: st.DataObject, value: Any) -> None:
     documents, trees, paths = sound(name)

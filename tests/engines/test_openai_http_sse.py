@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actors.engines.openai_http_sse import MOST_BYTES, EventParser, EventTooLong, ServerEvent
+from tests.support.effort import examples
 
 DATA = ServerEvent
 
@@ -93,6 +94,7 @@ BODIES = st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r", "\r\n", "\n\n", 
 )
 
 
+@settings(max_examples=examples(100, 5000))
 @given(BODIES, st.data())
 @example(b"data: a\r\n\r\n", None)
 def test_events_do_not_depend_on_where_the_bytes_were_cut(body: bytes, data: st.DataObject | None) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from serve_app.ingress import build_http_app
 from tests.http.fakes import CANARY, CHAT, COMPLETIONS, body, make_surface
+from tests.support.effort import examples
 
 FIELDS = [
     "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop", "n",
@@ -47,13 +48,13 @@ def check(response: httpx.Response) -> None:
         assert CANARY not in error["message"].replace(f"disco.{CANARY}", "")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 3000), deadline=None)
 @given(st.sampled_from([CHAT, COMPLETIONS]), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
 def test_any_value_in_any_field(path: str, fields: dict[str, Any]) -> None:
     check(ask(path, json.dumps(body(path, **fields)).encode()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100, 1500), deadline=None)
 @given(st.sampled_from([CHAT, COMPLETIONS]), st.binary(max_size=40) | VALUES.map(lambda v: json.dumps(v).encode()))
 def test_any_body(path: str, content: bytes) -> None:
     check(ask(path, content))
