@@ -44,8 +44,8 @@ def _origin(origin: str) -> str:
 class KeyLimits(Settings):
     """What a caller may do. A limit that is null does not apply.
 
-    ``pin`` and ``endpoints`` narrow every request. Each router replica counts streams and requests by itself; budgets
-    are shared through ``spending_folder``.
+    ``pin`` and ``endpoints`` narrow every request. Budgets are shared through ``spending_folder``; of the other limits
+    each router replica grants its share.
     """
 
     pin: Pin | None = None
@@ -54,6 +54,17 @@ class KeyLimits(Settings):
     requests_per_minute: int | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
     usd_per_day: Amount | None = Field(default=None, description="By the report's cost_usd; days are UTC's.")
     usd: Amount | None = Field(default=None, description="Since the first request.")
+
+    def shared_by(self, routers: int) -> KeyLimits:
+        """What one of so many router replicas may grant, so that together they never grant more."""
+        parts = {name: limit // routers for name, limit in self.counted.items()}
+        return self.model_copy(update=parts)
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """The limits, by name, that are counted where requests arrive."""
+        limits = {"streams": self.streams, "requests_per_minute": self.requests_per_minute}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     @property
     def budgeted(self) -> bool:

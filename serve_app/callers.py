@@ -37,7 +37,10 @@ class RateWindow:
 
 
 class Caller:
-    """Whoever has one key; without a name, everybody where there are no keys. Requests it had refused do not count."""
+    """Whoever has one key; without a name, everybody where there are no keys. Requests it had refused do not count.
+
+    ``routers``: replicas of the router, each of which grants its share.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,14 @@ class Caller:
         limits: KeyLimits,
         spending: SpendingFile | None = None,
         now: Callable[[], float] = time.monotonic,
+        routers: int = 1,
     ) -> None:
+        share = limits.shared_by(routers)
         self.grant = Grant(name, limits.pin, limits.endpoints)
         self._limits = limits
+        self._most_running = share.streams
         self._spending = spending
-        self._window = RateWindow(limits.requests_per_minute) if limits.requests_per_minute else None
+        self._window = RateWindow(share.requests_per_minute) if share.requests_per_minute else None
         self._now = now
         self._running = 0
 
@@ -63,9 +69,9 @@ class Caller:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Held as long as the answer is under way. Raises RateLimited."""
-        limit = self._limits.streams
-        if limit is not None and self._running >= limit:
-            raise RateLimited(f"this key may have {limit} answers under way at once; wait for one to end")
+        if self._most_running is not None and self._running >= self._most_running:
+            most = self._limits.streams
+            raise RateLimited(f"this key may have {most} answers under way at once; wait for one to end")
         self._running += 1
         try:
             yield
@@ -95,13 +101,13 @@ EVERYBODY = Caller(None, KeyLimits())
 
 
 class Callers:
-    """All who have a key."""
+    """All who have a key. ``routers``: replicas of the router, each of which grants its share of a key's limits."""
 
-    def __init__(self, keys: Mapping[str, KeySettings], spending: SpendingFile | None = None) -> None:
+    def __init__(self, keys: Mapping[str, KeySettings], spending: SpendingFile | None = None, routers: int = 1) -> None:
         self._keyring = Keyring(keys)
         self._spending = spending
         self._scopes = {name: settings.scope for name, settings in keys.items()}
-        self._callers = {name: Caller(name, settings, spending) for name, settings in keys.items()}
+        self._callers = {name: Caller(name, settings, spending, routers=routers) for name, settings in keys.items()}
 
     def close(self) -> None:
         if self._spending is not None:
@@ -126,11 +132,11 @@ def callers_of(app: AppSettings) -> Callers | None:
     """None where there are no keys. Raises BadKeys, also where spending cannot be written down."""
     if not app.access.keyed:
         return None
-    keys, folder = configured_keys(app), app.access.spending_folder
+    keys, folder, routers = configured_keys(app), app.access.spending_folder, app.router.replicas
     if folder is None:
-        return Callers(keys)
+        return Callers(keys, None, routers)
     try:
-        return Callers(keys, SpendingFile(Path(folder).expanduser()))
+        return Callers(keys, SpendingFile(Path(folder).expanduser()), routers)
     except NotPrivate as error:
         raise BadKeys((f"access.spending_folder: {error}",)) from None
     except OSError as error:

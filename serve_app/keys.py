@@ -104,6 +104,11 @@ def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
     pin, allowed = settings.pin, settings.endpoints or tuple(app.endpoints)
     if not problems and pin is not None and all(app.endpoints[name].kind is not pin.kind for name in allowed):
         problems.append(f"pin: {pin.value} leaves none of the endpoints {', '.join(allowed)}; change one of the two")
+    problems += [
+        f"{name}: {limit} cannot be shared by {app.router.replicas} router replicas; allow at least one for each"
+        for name, limit in settings.counted.items()
+        if limit < app.router.replicas
+    ]
     if settings.budgeted and app.access.spending_folder is None:
         problems.append("usd: a budget needs access.spending_folder, where it outlives a restart")
     return problems

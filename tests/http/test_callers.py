@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -83,6 +84,29 @@ def test_answers_under_way_are_bounded_and_their_places_return() -> None:
         assert not broken.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
         with caller.stream():
             pass
+
+
+@given(st.integers(1, 5), st.data())
+def test_routers_together_never_grant_more_than_the_limit_and_each_of_them_something(
+    routers: int, data: st.DataObject
+) -> None:
+    streams, requests = data.draw(st.integers(routers, 20)), data.draw(st.integers(routers, 20))
+    limits = KeyLimits(streams=streams, requests_per_minute=requests)
+    replicas = [Caller("alice", limits, now=lambda: 0.0, routers=routers) for _ in range(routers)]
+    with ExitStack() as running:
+        under_way = [how_often(lambda c=c: running.enter_context(c.stream()), f"{streams} answers") for c in replicas]
+        let_in = [how_often(c.enter, f"{requests} requests") for c in replicas]
+    for granted, limit in ((under_way, streams), (let_in, requests)):
+        assert min(granted) >= 1
+        assert limit - routers < sum(granted) <= limit
+
+
+def how_often(ask: Callable[[], object], refusal: str) -> int:
+    """Until it is refused, so."""
+    granted = count()
+    with pytest.raises(RateLimited, match=refusal):
+        all(ask() is not refusal for _ in granted)
+    return next(granted) - 1
 
 
 # --- budgets ---

@@ -23,8 +23,8 @@ ENDPOINTS = {
 }
 
 
-def app(**access: Any) -> AppSettings:
-    return AppSettings.model_validate({"endpoints": ENDPOINTS, "access": access})
+def app(*, routers: int = 1, **access: Any) -> AppSettings:
+    return AppSettings.model_validate({"endpoints": ENDPOINTS, "access": access, "router": {"replicas": routers}})
 
 
 def keyring(**access: Any) -> Keyring:
@@ -102,6 +102,14 @@ def test_what_the_application_cannot_keep_is_a_problem(keys: dict[str, Any], pro
         configured_keys(app(keys=settings))
     (found,) = refused.value.problems
     assert found.startswith(problem)
+
+
+@pytest.mark.parametrize("limit", ["streams", "requests_per_minute"])
+def test_a_limit_that_the_routers_cannot_share_is_a_problem(limit: str) -> None:
+    keys = {"alice": {"sha256": HASHES["alice"], limit: 2}}
+    assert configured_keys(app(routers=2, keys=keys))
+    with pytest.raises(BadKeys, match=rf"access\.keys\.alice\.{limit}: 2 cannot be shared by 3 router replicas"):
+        configured_keys(app(routers=3, keys=keys))
 
 
 # --- the keys' file ---
