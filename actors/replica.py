@@ -100,14 +100,13 @@ class EndpointReplica:
     async def _admitted(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
-        await self._slots.acquire()
-        granted = loop.time()
+        granted = await self._slots.acquire()
         leg = Leg(self._items(request, arrived), request, arrived)
         self._legs.add(leg)
 
         def stopped(_: asyncio.Task[None]) -> None:
             self._legs.discard(leg)
-            self._slots.release(loop.time() - granted)
+            self._slots.release(granted)
 
         leg.pump.add_done_callback(stopped)
         try:

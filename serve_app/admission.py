@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
+from typing import Final
 
 from serve_app.core.errors import Draining, Overloaded
+from serve_app.core.turns import REMEMBERED, seconds_until_free
+
+#: Streams, the oldest, that are asked when one will end: a refusal must stay cheap.
+_ASKED: Final = 1000
 
 _LAST_WORDS = "the service is shutting down; send the request again when it is back, or to another one"
 
@@ -19,7 +26,12 @@ class Admission:
         self._ends_at: float | None = None
         self._limits: set[asyncio.Timeout] = set()
         self._changed = asyncio.Event()
-        self.running = 0
+        self._began: dict[object, float] = {}
+        self._held: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def running(self) -> int:
+        return len(self._began)
 
     @property
     def draining(self) -> bool:
@@ -31,13 +43,18 @@ class Admission:
         if self.draining:
             raise Draining(_LAST_WORDS)
         if self.running >= self._max_streams:
-            raise Overloaded(f"{self._max_streams} streams are running here; try again shortly", 1.0)
-        self.running += 1
+            raise Overloaded(f"{self._max_streams} streams are running here; try again shortly", self._retry_after())
+        stream, clock = object(), asyncio.get_running_loop().time
+        self._began[stream] = clock()
         try:
             yield
         finally:
-            self.running -= 1
+            self._held.append(clock() - self._began.pop(stream))
             self._changed.set()
+
+    def _retry_after(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return seconds_until_free([now - began for began in islice(self._began.values(), _ASKED)], self._held)
 
     @asynccontextmanager
     async def until_drained(self) -> AsyncIterator[None]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,7 @@ from serve_app.core import errors
 from serve_app.core.errors import AccessDenied, DiscoError, Overloaded
 from serve_app.errors_http import BodyTooLarge, BodyTooSlow, error_body, error_headers, status_of
 from tests.http.fakes import CANARY
+from tests.support.virtual_loop import run_virtual
 
 CLOSED = AccessSettings()
 
@@ -85,20 +87,40 @@ def test_configured_hosts_may_have_capitals() -> None:
 
 
 def test_admission_counts_what_runs() -> None:
-    admission = Admission(2)
-    with admission.slot(), admission.slot():
-        with pytest.raises(Overloaded), admission.slot():
-            raise AssertionError("a third slot")
-        assert admission.running == 2
-    assert admission.running == 0
+    async def main() -> None:
+        admission = Admission(2)
+        with admission.slot(), admission.slot():
+            with pytest.raises(Overloaded), admission.slot():
+                raise AssertionError("a third slot")
+            assert admission.running == 2
+        assert admission.running == 0
+
+    run_virtual(main())
 
 
 def test_a_slot_returns_when_its_stream_breaks() -> None:
-    admission = Admission(1)
-    with pytest.raises(RuntimeError), admission.slot():
-        raise RuntimeError
-    with admission.slot():
-        pass
+    async def main() -> None:
+        admission = Admission(1)
+        with pytest.raises(RuntimeError), admission.slot():
+            raise RuntimeError
+        with admission.slot():
+            pass
+
+    run_virtual(main())
+
+
+def test_who_is_turned_away_is_told_when_the_oldest_stream_should_end() -> None:
+    async def main() -> None:
+        admission = Admission(1)
+        with admission.slot():
+            await asyncio.sleep(30.0)
+        with admission.slot():
+            await asyncio.sleep(10.0)
+            with pytest.raises(Overloaded) as refusal, admission.slot():
+                raise AssertionError("a second slot")
+        assert refusal.value.retry_after == pytest.approx(20.0)
+
+    run_virtual(main())
 
 
 @given(st.text(), st.none() | st.text())
