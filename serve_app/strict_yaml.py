@@ -1,11 +1,24 @@
-"""YAML whose mistakes are said: of two equal keys it would take the last without a word."""
+"""YAML whose mistakes are said, and which is read in bounded time.
+
+Of two equal keys the library would take the last without a word; and a few lines that are nested, or that repeat each
+other by anchors, keep it and whoever validates the result busy for as long as one likes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
 import yaml
+
+#: Characters of a file: some 5,000 API keys, or five seconds of reading.
+LONGEST: Final = 500_000
+
+#: Levels of lists and mappings; no configuration has more than a dozen.
+DEEPEST: Final = 50
+
+#: Values in a document, each counted as often as it is repeated.
+MOST: Final = 100_000
 
 
 class NotYaml(ValueError):
@@ -13,27 +26,50 @@ class NotYaml(ValueError):
 
 
 def read_yaml(text: str) -> Any:
-    """The document. Raises NotYaml, also where a key appears twice."""
+    """The document. Raises NotYaml, also where a key appears twice, or where it is too long or too deep."""
+    if len(text) > LONGEST:
+        raise NotYaml(f"the file is longer than {LONGEST:,} characters; split it, or remove what is not needed")
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that also refuses duplicate keys
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that is stricter
     except yaml.YAMLError as error:
         raise NotYaml(_problem(error)) from None
-    except RecursionError:
-        raise NotYaml("the file is nested too deeply") from None
 
 
 class _Loader(yaml.SafeLoader):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._count = 0
+        self._weights: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        repeated, mark = self.check_event(yaml.AliasEvent), self.peek_event().start_mark
+        before = self._count
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _error(f"nested more than {DEEPEST} levels deep; this is no configuration", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        # What repeats itself is not weighed yet.
+        self._count += self._weights.get(id(node), MOST + 1) if repeated else 1
+        if self._count > MOST:
+            raise _error(f"more than {MOST:,} values, repetitions by anchors included", mark)
+        self._weights[id(node)] = self._count - before
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
+                raise _error("a key must be a word", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value} appears twice", key.start_mark
-                )
+                raise _error(f"the key {key.value} appears twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _error(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, mark)
 
 
 def _problem(error: yaml.YAMLError) -> str:

@@ -456,7 +456,7 @@ def test_hosts_of_this_machine_need_no_leave(host: str, tmp_path: Path) -> None:
         ("? [a, b]\n: 1\n", r"line 1, column 3: a key must be a word"),
         ("a: !!python/object:os.system {}\n", r"line 1, column 4: "),
         ("a: \x01\n", "this is not YAML"),
-        ("[" * 1500, "nested too deeply"),
+        ("[" * 1500, "nested more than 50 levels deep"),
         ("", "must be a mapping with `applications:`"),
         ("- applications\n", "must be a mapping with `applications:`"),
         ("just words\n", "must be a mapping with `applications:`"),
