@@ -14,6 +14,8 @@ from typing import Any, Final
 import aiohttp
 
 from actors.engines.base import Engine
+from actors.engines.openai_http_sse import EventParser
+from serve_app.client.answers import DONE
 from serve_app.core.model import ChatPrompt, FinishReason, GenerationRequest, Message, Sampling, TokenChunk
 
 #: Seconds after which a stream that has not ended hangs; its own limits are far below.
@@ -108,28 +110,25 @@ async def run_errand(http: aiohttp.ClientSession, url: str, errand: Errand) -> S
 
 
 async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:
-    events = 0
-    async for line in response.content:
-        if line.startswith(b"id: "):
-            shown = int(line[4:])
-            if not seen.arrivals or shown > seen.arrivals[-1][1]:
-                seen.arrivals.append((time.monotonic(), shown))
-        if not line.startswith(b"data: "):
-            continue
-        if line.startswith(b"data: [DONE]"):
-            seen.end = "complete"
-            return
-        seen.take(json.loads(line[6:]))
-        if seen.error is not None:
-            seen.end = "error"
-            return
-        events += 1
-        if events == seen.errand.leaves_after:
-            seen.end = "left"
-            response.close()
-            return
-        if events == 5 and seen.errand.pause:
-            await asyncio.sleep(seen.errand.pause)
+    parser, events = EventParser(), 0
+    async for piece in response.content.iter_any():
+        for event in parser.feed(piece):
+            if event.id.isdecimal() and int(event.id) > (seen.arrivals[-1][1] if seen.arrivals else -1):
+                seen.arrivals.append((time.monotonic(), int(event.id)))
+            if event.data == DONE:
+                seen.end = "complete"
+                return
+            seen.take(json.loads(event.data))
+            if seen.error is not None:
+                seen.end = "error"
+                return
+            events += 1
+            if events == seen.errand.leaves_after:
+                seen.end = "left"
+                response.close()
+                return
+            if events == 5 and seen.errand.pause:
+                await asyncio.sleep(seen.errand.pause)
 
 
 class Judge:

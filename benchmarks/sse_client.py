@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
 
-_EVENT = re.compile(rb"id: (\d+)\ndata: (.*)\n\n")
+from actors.engines.openai_http_sse import EventParser
+from serve_app.client.answers import DONE, read_chunk
+
 _END = b"0\r\n\r\n"
 
 
@@ -70,43 +68,56 @@ class StreamClient(asyncio.Protocol):
     def record(self, expected: int) -> StreamRecord:
         raw = b"".join(piece for _, piece in self._pieces)
         head, _, body = raw.partition(b"\r\n\r\n")
-        payload, origin = _unchunk(body)
-        starts = len(raw) - len(body)
-        ends = list(accumulate(len(piece) for _, piece in self._pieces))
+        payload, blocks = _unchunk(body)
+        parser = EventParser()
         arrivals: list[Arrival] = []
-        finishes = 0
+        finishes, taken, read = 0, 0, len(body) - len(raw)
         done = False
-        for event in _EVENT.finditer(payload):
-            if event[2] == b"[DONE]":
-                done = True
-                continue
-            choice: dict[str, Any] = json.loads(event[2])["choices"][0]
-            finishes += choice["finish_reason"] is not None
-            at = self._pieces[bisect_left(ends, starts + _raw_end(origin, event.end()))][0]
-            if not arrivals or int(event[1]) > arrivals[-1].tokens:
-                arrivals.append(Arrival(at, int(event[1])))
+        for at, piece in self._pieces:
+            read += len(piece)
+            there = _payload_in(blocks, read)
+            for event in parser.feed(payload[taken:there]):
+                if event.data == DONE:
+                    done = True
+                    continue
+                chunk = read_chunk(event, at)
+                finishes += chunk.finish is not None
+                if chunk.shown is not None and chunk.shown > (arrivals[-1].tokens if arrivals else -1):
+                    arrivals.append(Arrival(at, chunk.shown))
+            taken = max(taken, there)
         tokens = arrivals[-1].tokens if arrivals else 0
         ok = head.startswith(b"HTTP/1.1 200") and tokens == expected and finishes == 1 and done
         return StreamRecord(self.sent, expected, tuple(arrivals), ok)
 
 
-def _unchunk(body: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """The payload, and for each chunk (payload offset, raw offset) of its first byte."""
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A chunk of HTTP's transfer coding: ``size`` bytes at ``raw`` of the body are those at ``payload``."""
+
+    raw: int
+    payload: int
+    size: int
+
+
+def _unchunk(body: bytes) -> tuple[bytes, list[_Block]]:
     payload = bytearray()
-    origin = []
+    blocks = []
     at = 0
     while (line := body.find(b"\r\n", at)) > at:
         size = int(body[at:line].split(b";")[0], 16)
         at = line + 2
-        origin.append((len(payload), at))
+        blocks.append(_Block(at, len(payload), size))
         payload += body[at : at + size]
         at += size + 2
         if size == 0:
             break
-    return bytes(payload), origin
+    return bytes(payload), blocks
 
 
-def _raw_end(origin: list[tuple[int, int]], end: int) -> int:
-    """Where the payload's byte before ``end`` ends in the raw body."""
-    payload, raw = origin[bisect_left(origin, (end, 0)) - 1]
-    return raw + end - payload
+def _payload_in(blocks: list[_Block], read: int) -> int:
+    """Bytes of the payload that are among the first ``read`` of the body."""
+    rank = bisect_right(blocks, read, key=lambda block: block.raw)
+    if rank == 0:
+        return 0
+    block = blocks[rank - 1]
+    return block.payload + min(block.size, read - block.raw)

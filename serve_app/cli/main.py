@@ -7,33 +7,39 @@ import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Final, Optional
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from serve_app.cli.chat_command import chat
 from serve_app.cli.convert import convert
-from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
 from serve_app.cli.profile import profile
 from serve_app.cli.supervisor import supervise
 
+RUN: Final = "Run a service"
+USE: Final = "Use a service, this one or any with OpenAI's API"
+FORESEE: Final = "Know beforehand what it would do"
+
 app = typer.Typer(
     name="disco",
     help="One LLM text stream from a cloud and a device endpoint: raced, budgeted and migrated mid-stream.",
+    epilog="Exit codes: 0 success, 1 it failed, 2 bad arguments or input, 3 this machine is not fit, "
+    "4 the service cannot be reached, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
-app.add_typer(models, name="model")
-app.add_typer(keys, name="key")
+app.add_typer(models, name="model", rich_help_panel=RUN)
+app.add_typer(keys, name="key", rich_help_panel=RUN)
 
 ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm, k8s.")]
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def up(
     config: ConfigArgument = "disco",
     port: Annotated[Optional[int], typer.Option(min=1, max=65535, help="Instead of the file's port.")] = None,  # noqa: UP045 - typer reads it
@@ -44,7 +50,7 @@ def up(
     raise typer.Exit(supervise(service if port is None else [*service, str(port)]))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def check(config: ConfigArgument = "disco") -> None:
     """Judge a configuration before anything starts, and say what it would do."""
     from serve_app.cli.check import complain, describe
@@ -58,41 +64,10 @@ def check(config: ConfigArgument = "disco") -> None:
     Console().print(describe(configuration))
 
 
-@app.command()
-def chat(
-    prompt: Annotated[str, typer.Argument(help="What to ask.")],
-    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8000",
-    model: Annotated[Optional[str], typer.Option(help="A served name; the first one if not given.")] = None,  # noqa: UP045
-    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
-    temperature: Annotated[float, typer.Option(min=0, max=2)] = TEMPERATURE,
-    pin: Annotated[Optional[str], typer.Option(help="device_only or cloud_only.")] = None,  # noqa: UP045
-    rate: Annotated[Optional[float], typer.Option(help="Tokens per second that you read.")] = None,  # noqa: UP045
-    delivery: Annotated[Optional[str], typer.Option(help="eager or paced.")] = None,  # noqa: UP045
-    key: Annotated[Optional[str], typer.Option(envvar="DISCO_API_KEY", help="An API key of the service.")] = None,  # noqa: UP045
-    report: Annotated[bool, typer.Option(help="Say afterwards what happened.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
-) -> None:
-    """Stream an answer into the terminal, each endpoint in its own colour."""
-    from serve_app.cli.chat import ChatOptions
-    from serve_app.cli.chat import chat as run
-
-    options = ChatOptions(
-        prompt=prompt,
-        url=url,
-        model=model,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        pin=pin,
-        rate=rate,
-        delivery=delivery,
-        key=key,
-        report=report,
-        as_json=json,
-    )
-    raise typer.Exit(run(options, Console()))
+app.command(rich_help_panel=USE)(chat)
 
 
-@app.command()
+@app.command(rich_help_panel=FORESEE)
 def simulate(
     service: Annotated[str, typer.Option(help="A shipped profile, or a CSV with ttft_s.")] = "gpt-4-turbo-iad",
     device: Annotated[
@@ -146,7 +121,7 @@ def simulate(
     raise typer.Exit(run(options, Console()))
 
 
-@app.command()
+@app.command(rich_help_panel=FORESEE)
 def traces(
     folder: Annotated[Optional[Path], typer.Argument(help="A folder to check.")] = None,  # noqa: UP045 - typer reads it
 ) -> None:
@@ -189,7 +164,7 @@ def fetch(names: Annotated[list[str], typer.Argument(help="Known models; see `di
 
 
 models.command()(convert)
-app.command()(profile)
+app.command(rich_help_panel=RUN)(profile)
 
 
 @app.command()

@@ -40,6 +40,13 @@ def render(report: Mapping[str, Any]) -> RenderableType:
     return Group(Text.assemble(("policy  ", "dim"), policy), "", _legs(report), "", facts)
 
 
+def summary(report: Mapping[str, Any]) -> Text:
+    """One line: what the reader waited, what it cost, and the move if there was one."""
+    moves = [f"{_word(move.get('from'))} → {_word(move.get('to'))}" for move in report.get("migrations", ())]
+    facts = [f"TTFT {_seconds(report.get('ttft_s'))}", *moves, _total(report)]
+    return Text(printable("   ".join(facts)), "dim")
+
+
 def _legs(report: Mapping[str, Any]) -> Table:
     money = "notional\nUSD" if report.get("cost_notional") else "USD"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)

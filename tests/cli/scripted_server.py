@@ -12,7 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-MODELS = {"object": "list", "data": [{"id": "disco"}, {"id": "other"}]}
+#: Of this service, and of any other server.
+MODELS = {"object": "list", "data": [{"id": name, "owned_by": "disco-serve"} for name in ("disco", "other")]}
+FOREIGN = {"object": "list", "data": [{"id": "gpt"}]}
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

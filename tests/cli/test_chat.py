@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from serve_app.cli import resume
-from serve_app.cli.chat import ChatOptions, chat
+from serve_app.cli.asking import ChatOptions
+from serve_app.cli.chat import chat
+from serve_app.cli.complaints import named_server
 from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import PALETTE
-from tests.cli.scripted_server import Answer, chunk, end, event, refuse, scripted_server, stream
+from serve_app.client import resume
+from tests.cli.scripted_server import FOREIGN, Answer, chunk, end, event, refuse, scripted_server, stream
 
 REPORT: dict[str, Any] = {"policy": "disco-d", "reason": "the phone may be used", "legs": [], "ttft_s": 0.25}
 PLAIN = ChatOptions("why?")
@@ -128,9 +130,49 @@ def test_the_least_that_is_asked() -> None:
 
 def test_every_wish_is_passed_on() -> None:
     wishes = replace(PLAIN, model="other", max_tokens=7, pin="device_only", rate=3.5, delivery="paced")
-    _, _, (body,) = ask(stream(end(None)), wishes, models={"unused": True})
+    _, _, (body,) = ask(stream(end(None)), wishes)
     assert (body["model"], body["max_tokens"]) == ("other", 7)
     assert body["disco"] == {"report": True, "pin": "device_only", "consumption_rate": 3.5, "delivery": "paced"}
+
+
+# --- any other server -------------------------------------------------------------------------------------------
+
+
+def test_another_server_is_asked_in_openais_words_only() -> None:
+    _, _, (body,) = ask(stream(end(None)), models=FOREIGN)
+    question = {"role": "user", "content": "why?"}
+    assert body == {"model": "gpt", "messages": [question], "max_tokens": 256, "stream": True}
+    _, _, (body,) = ask(stream(end(None)), replace(PLAIN, temperature=1.5), models=FOREIGN)
+    assert body["temperature"] == 1.5
+
+
+@pytest.mark.parametrize("wish", [{"pin": "device_only"}, {"rate": 3.0}, {"delivery": "paced"}])
+def test_another_server_cannot_be_asked_for_what_it_does_not_know(
+    wish: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, bodies = ask(stream(end(None)), replace(PLAIN, **wish), models=FOREIGN)
+    assert (code, bodies) == (BAD_INPUT, [])
+    assert "is no DiSCo-Serve" in capsys.readouterr().err
+
+
+def test_a_named_model_needs_no_list() -> None:
+    code, shown, (body,) = ask(stream(chunk("hi"), end(None)), replace(PLAIN, model="x"), models="what")
+    assert (code, shown, body["model"]) == (OK, "hi\n", "x")
+
+
+def test_the_newer_name_of_the_limit_is_used_where_the_older_one_is_refused() -> None:
+    no = refuse(400, {"error": {"message": "Use 'max_completion_tokens' instead.", "param": "max_tokens"}})
+    code, _, (first, second) = ask(in_turn(no, stream(end(None))), models=FOREIGN)
+    assert code == OK
+    assert "max_completion_tokens" not in first
+    assert (second["max_completion_tokens"], "max_tokens" in second) == (256, False)
+    assert ask(no, models=FOREIGN)[0] == BAD_INPUT
+
+
+@pytest.mark.usefixtures("impatient")
+def test_another_server_is_not_asked_to_go_on() -> None:
+    code, shown, bodies = ask(breaks(chunk("half")), models=FOREIGN)
+    assert (code, shown, len(bodies)) == (FAILED, "half\n", 1)
 
 
 @pytest.mark.parametrize("suffix", ["/", "/v1", "/v1/"])
@@ -176,11 +218,11 @@ def test_json_fails_without_a_word_on_stdout(capsys: pytest.CaptureFixture[str])
         (400, {"error": {"message": "stop: too long", "param": "stop"}}, BAD_INPUT, "HTTP 400: stop: too long"),
         (404, {"error": {"message": "no model of that name"}}, BAD_INPUT, "HTTP 404: no model of that name"),
         (429, {"error": {"message": "full", "param": None}}, BAD_INPUT, "HTTP 429: full"),
-        (404, "<html>nothing</html>", BAD_INPUT, "HTTP 404: this is no answer of the service's"),
-        (400, {"error": "a string"}, BAD_INPUT, "HTTP 400: this is no answer of the service's"),
+        (404, "<html>nothing</html>", BAD_INPUT, "HTTP 404: this is no answer of the API"),
+        (400, {"error": "a string"}, BAD_INPUT, "HTTP 400: this is no answer of the API"),
         (502, {"error": {"message": "it died", "param": None}}, FAILED, "HTTP 502: it died"),
-        (503, "", FAILED, "HTTP 503: this is no answer of the service's"),
-        (307, "", FAILED, "HTTP 307: this is no answer of the service's"),
+        (503, "", FAILED, "HTTP 503: this is no answer of the API"),
+        (307, "", FAILED, "HTTP 307: this is no answer of the API"),
     ],
 )
 def test_http_errors(status: int, body: Any, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,6 +256,12 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Connect call failed" in line
     assert "`disco up`" in line
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("url", ["http://a:b@127.0.0.1:8000", "http://127.0.0.1:8000?a=b", "http://127.0.0.1:8000/#x"])
+def test_what_no_api_has_in_its_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat(replace(PLAIN, url=url), page()[0]) == BAD_INPUT
+    assert url not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("models", [{"data": []}, {}, [], {"data": [{}]}, "x"])
@@ -332,6 +380,30 @@ def test_the_key_goes_with_every_request(key: str | None, sent: str | None) -> N
     with scripted_server(stream(chunk("Hi", "phone"), end(REPORT))) as scripted:
         assert chat(replace(PLAIN, url=scripted.url, key=key), console) == OK
     assert scripted.keys == [sent, sent]
+
+
+def test_the_key_of_another_variable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    options = replace(PLAIN, key_env="THE_KEY")
+    monkeypatch.delenv("THE_KEY", raising=False)
+    assert ask(stream(end(None)), options)[0] == BAD_INPUT
+    assert "--key-env: the environment variable THE_KEY is not set" in capsys.readouterr().err
+    monkeypatch.setenv("THE_KEY", "sk-other")
+    with scripted_server(stream(end(None))) as scripted:
+        assert chat(replace(options, url=scripted.url), page()[0]) == OK
+    assert scripted.keys == ["Bearer sk-other"] * 2
+
+
+def test_who_needs_a_key_is_told_where_to_put_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(refuse(401, {"error": {"message": "no key"}}))[0] == BAD_INPUT
+    assert "--key-env" in capsys.readouterr().err
+
+
+def test_a_key_that_travels_in_clear_is_not_sent_unnoticed(capsys: pytest.CaptureFixture[str]) -> None:
+    named_server("http://box.lan:8000", "sk-x", None, "--url")
+    assert "the key travels to box.lan in clear" in capsys.readouterr().err
+    for url, key in (("https://box.lan", "sk-x"), ("http://127.0.0.1:8000", "sk-x"), ("http://box.lan", None)):
+        named_server(url, key, None, "--url")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("key", ["a\nb", "schlüssel"])

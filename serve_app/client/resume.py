@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from serve_app.cli.chat_errors import Interrupted
+from serve_app.client.errors import Interrupted
 
 #: Seconds before each further attempt: long enough for a router replica to be replaced.
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -28,11 +28,11 @@ class Shown:
     resumed: int = 0
     _before: int = 0
 
-    def take(self, text: str, event_id: str) -> None:
-        """``event_id``: tokens shown with this connection so far; empty where the server does not count them."""
+    def take(self, text: str, shown: int | None) -> None:
+        """``shown``: tokens shown with this connection so far; None where the server does not count them."""
         self.text += text
-        if event_id.isdecimal():
-            self.tokens = self._before + int(event_id)
+        if shown is not None:
+            self.tokens = self._before + shown
 
     def reconnect(self) -> None:
         self._before = self.tokens

@@ -1,0 +1,58 @@
+"""What a command says on stderr when it cannot go on, and the exit code that fits."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from serve_app.cli.exits import BAD_INPUT, EXIT_OF
+from serve_app.cli.live_text import printable
+from serve_app.client.errors import CallFailed, Cause
+from serve_app.client.server import Server, key_in, server_at
+
+
+class BadArgument(ValueError):
+    """The message names the option and the remedy."""
+
+
+def complain(failure: CallFailed | BadArgument) -> int:
+    if isinstance(failure, BadArgument):
+        return _say(str(failure), BAD_INPUT)
+    return _say(failure.message + _remedy(failure), EXIT_OF[failure.cause])
+
+
+def warn(message: str) -> None:
+    Console(stderr=True).print(Text(printable(message), "yellow"), soft_wrap=True)
+
+
+def named_server(url: str, key: str | None, key_env: str | None, option: str) -> Server:
+    """``key_env``: the variable that holds the key. ``option``: what the URL is called. Raises ``BadArgument``."""
+    if key_env is not None:
+        try:
+            key = key_in(key_env)
+        except ValueError as error:
+            raise BadArgument(f"--key-env: {error}") from None
+    try:
+        server = server_at(url)
+    except ValueError as error:
+        raise BadArgument(f"{option}: {error}") from None
+    try:
+        server = server_at(url, key)
+    except ValueError as error:
+        raise BadArgument(f"--key: {error}") from None
+    if server.exposes_key:
+        warn(f"the key travels to {server.host} in clear; use https:// where others share the network")
+    return server
+
+
+def _say(message: str, code: int) -> int:
+    Console(stderr=True).print(Text(printable(message), "red"), soft_wrap=True)
+    return code
+
+
+def _remedy(failure: CallFailed) -> str:
+    if failure.cause is Cause.UNREACHABLE:
+        return "; start the service with `disco up`, or say with --url where it is"
+    if failure.status == 401:
+        return "; name the variable that holds a key with --key-env"
+    return ""
