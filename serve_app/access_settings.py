@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from serve_app.core.model import Pin
-from serve_app.fields import Amount, Name, Settings
+from serve_app.fields import PRIVATE, Amount, Name, Settings
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
@@ -48,12 +48,14 @@ class KeyLimits(Settings):
     each router replica grants its share.
     """
 
-    pin: Pin | None = None
+    pin: Pin | None = Field(default=None, description="Keeps every request on one kind of endpoint.")
     endpoints: tuple[Name, ...] = Field(default=(), description="The only ones it may use; empty: any.")
     streams: int | None = Field(default=None, ge=1, description="Answers under way at once.")
     requests_per_minute: int | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
-    usd_per_day: Amount | None = Field(default=None, description="By the report's cost_usd; days are UTC's.")
-    usd: Amount | None = Field(default=None, description="Since the first request.")
+    usd_per_day: Amount | None = Field(
+        default=None, description="Budget of a day in UTC, USD by the report's cost_usd."
+    )
+    usd: Amount | None = Field(default=None, description="Budget since the first request, USD.")
 
     def shared_by(self, routers: int) -> KeyLimits:
         """What one of so many router replicas may grant, so that together they never grant more."""
@@ -74,7 +76,11 @@ class KeyLimits(Settings):
 class KeySettings(KeyLimits):
     """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it."""
 
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the key's text, in hex; see `disco key new`.")
+    sha256: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="Of the key's text, in hex; see `disco key new`.",
+        json_schema_extra=PRIVATE,
+    )
     scope: Scope = Field(default="api", description="What it opens: /v1, /metrics, or /disco.")
 
 
@@ -87,7 +93,7 @@ class AccessSettings(Settings):
     With keys, everything under /v1 needs one, and the router may listen anywhere.
     """
 
-    open: bool = False
+    open: bool = Field(default=False, description="Without keys: everybody who can reach the router may use it.")
     allowed_hosts: tuple[str, ...] = Field(
         default=("localhost", "127.0.0.1", "[::1]"),
         description="Values of the Host header, without the port. Not looked at with keys.",
@@ -97,10 +103,10 @@ class AccessSettings(Settings):
     )
     keys: Keys = Field(default_factory=dict, description="By name.")
     keys_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
-        default=None, description="A YAML file like ``keys``, closed to strangers; read at the start."
+        default=None, description="Path of a YAML file like `keys`, closed to strangers; read at the start."
     )
     spending_folder: Annotated[str, AfterValidator(_absolute)] | None = Field(
-        default=None, description="Where it is written down what each key has spent."
+        default=None, description="Path of the folder where it is written down what each key has spent."
     )
 
     @property

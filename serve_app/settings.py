@@ -23,11 +23,15 @@ from serve_app.fields import Amount, Name, Rate, Seconds, Settings, Share
 class PlacementSettings(Settings):
     """Where the endpoint's replicas run: Ray's resources and label selectors."""
 
-    num_cpus: Amount = 0.5
-    num_gpus: Amount = 0.0
-    label_selector: dict[str, str] = Field(default_factory=dict, description="For instance {cpu-arch: arm64}.")
-    replicas: int = Field(default=1, ge=1)
-    max_replicas: int | None = Field(default=None, ge=1, description="Above ``replicas``: autoscale up to this.")
+    num_cpus: Amount = Field(default=0.5, description="CPUs that Ray sets aside for each replica.")
+    num_gpus: Amount = Field(default=0.0, description="GPUs that Ray sets aside for each replica.")
+    label_selector: dict[str, str] = Field(
+        default_factory=dict, description="Labels of the nodes that may host it, such as {cpu-arch: arm64}."
+    )
+    replicas: int = Field(default=1, ge=1, description="Copies of the endpoint.")
+    max_replicas: int | None = Field(
+        default=None, ge=1, description="Above `replicas`: Serve starts up to this many under load."
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> PlacementSettings:
@@ -37,11 +41,13 @@ class PlacementSettings(Settings):
 
 
 class EndpointSettings(Settings):
-    kind: EndpointKind
-    engine: EngineSettings
+    """A place that can stream text."""
+
+    kind: EndpointKind = Field(description="What its tokens cost: `cloud` money, `device` energy; see docs/costs.md.")
+    engine: EngineSettings = Field(description="What generates its tokens; chosen by `type`.")
     slots: int = Field(default=1, ge=1, le=1024, description="Concurrent streams per replica.")
     queue: int = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
-    placement: PlacementSettings = PlacementSettings()
+    placement: PlacementSettings = Field(default=PlacementSettings(), description="Where its replicas run.")
 
     @property
     def most_streams(self) -> int:
@@ -50,24 +56,30 @@ class EndpointSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """One served name. Without endpoints, every configured endpoint may serve it."""
+    """One served name."""
 
-    endpoints: tuple[Name, ...] = ()
+    endpoints: tuple[Name, ...] = Field(default=(), description="The ones that may serve it; empty: all.")
 
 
 class TelemetrySettings(Settings):
+    """Traces, by OpenTelemetry's protocol."""
+
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^/\s]+(/\S*)?$",
-        description="For instance http://127.0.0.1:4318; None exports nothing.",
+        description="Where spans go, such as http://127.0.0.1:4318; null: nowhere.",
     )
-    protocol: Literal["http", "grpc"] = "http"
-    sampling: Share = 1.0
+    protocol: Literal["http", "grpc"] = Field(default="http", description="How they go there.")
+    sampling: Share = Field(
+        default=1.0, description="Share of the requests that are traced if the client says nothing."
+    )
 
 
 class RouterSettings(Settings):
-    replicas: int = Field(default=1, ge=1)
-    num_cpus: Amount = 0.1
+    """The deployment that clients talk to."""
+
+    replicas: int = Field(default=1, ge=1, description="Copies of the router, each with a budget of its own.")
+    num_cpus: Amount = Field(default=0.1, description="CPUs that Ray sets aside for each replica.")
     label_selector: dict[str, str] = Field(
         default_factory=dict, description="Labels of the nodes that may host replicas, and what they meet at."
     )
@@ -81,17 +93,19 @@ class RouterSettings(Settings):
 class AppSettings(Settings):
     """``args`` of the application."""
 
-    endpoints: dict[Name, EndpointSettings] = Field(min_length=1)
+    endpoints: dict[Name, EndpointSettings] = Field(min_length=1, description="By name.")
     models: dict[Annotated[str, Field(min_length=1)], ModelSettings] = Field(
-        default_factory=lambda: {"disco": ModelSettings()}, min_length=1
+        default_factory=lambda: {"disco": ModelSettings()},
+        min_length=1,
+        description="By the name that clients ask for.",
     )
-    access: AccessSettings = AccessSettings()
-    telemetry: TelemetrySettings = TelemetrySettings()
-    router: RouterSettings = RouterSettings()
+    access: AccessSettings = Field(default=AccessSettings(), description="Who may use the router, and how much.")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Where traces go.")
+    router: RouterSettings = Field(default=RouterSettings(), description="How many routers there are, and where.")
     drain_seconds: Seconds = Field(
         default=5.0,
-        description="How long a replica that is told to stop lets its streams go on. On a cluster, where nobody waits "
-        "for it, as long as limits.stream_seconds.",
+        description="Seconds for which a replica that is told to stop lets its streams go on. On a cluster, where "
+        "nobody waits for it, as long as limits.stream_seconds.",
     )
 
     @model_validator(mode="after")
@@ -127,36 +141,52 @@ class PolicySettings(Settings):
     tail_share: Share = Field(
         default=0.05, description="alpha: share of all requests, the slowest, whose hedge the budget pays for first."
     )
-    refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive.")
+    refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive, seconds.")
     window: int = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")
 
 
 class MigrationSettings(Settings):
-    mode: Literal["overlap", "break", "off"] = "overlap"
-    max_planned: int = Field(default=1, ge=0, le=8)
-    max_rescues: int = Field(default=2, ge=0, le=8)
+    """Moving a running answer: for less money, or because its endpoint failed."""
+
+    mode: Literal["overlap", "break", "off"] = Field(
+        default="overlap",
+        description="Of planned moves. `break`: the source stops when the move begins; `overlap`: it goes on until the "
+        "target delivers; `off`: there are none. Rescues are not planned.",
+    )
+    max_planned: int = Field(default=1, ge=0, le=8, description="Planned moves per answer.")
+    max_rescues: int = Field(default=2, ge=0, le=8, description="Retries and rescues per answer.")
     network_seconds: Amount = Field(default=0.05, description="t_net: one handoff's time on the wire.")
 
 
 class ReaderSettings(Settings):
-    """The reader's model. ``ahead_tokens`` is the most that is generated beyond what was delivered."""
+    """How the answer is read."""
 
-    consumption_rate: Rate | None = Field(default=4.8, description="r_c, tokens per second; null: unknown.")
-    delivery: Literal["eager", "paced"] = "eager"
+    consumption_rate: Rate | None = Field(
+        default=4.8, description="r_c: tokens per second that the reader reads; null: unknown, so no planned move."
+    )
+    delivery: Literal["eager", "paced"] = Field(
+        default="eager", description="Tokens at once, or at the reader's speed, whatever the request says."
+    )
     slack: Seconds = Field(default=1.0, description="Seconds of reading that may be batched into one message.")
-    ahead_tokens: int = Field(default=256, ge=16, le=65_536)
+    ahead_tokens: int = Field(
+        default=256, ge=16, le=65_536, description="Most tokens that are generated beyond what was delivered."
+    )
 
 
 class EndpointPrice(Settings):
-    """What an endpoint's tokens cost: money (USD per million tokens) and energy (joules per token)."""
+    """What an endpoint's tokens cost: money and energy."""
 
-    input_usd_per_mtok: Amount = 0.0
-    output_usd_per_mtok: Amount = 0.0
-    prefill_joules_per_token: Amount | None = Field(default=None, description="Measured; else by parameters_billion.")
-    decode_joules_per_token: Amount | None = None
+    input_usd_per_mtok: Amount = Field(default=0.0, description="USD per million prefilled tokens.")
+    output_usd_per_mtok: Amount = Field(default=0.0, description="USD per million decoded tokens.")
+    prefill_joules_per_token: Amount | None = Field(
+        default=None, description="Joules per prefilled token, measured; null: by `parameters_billion`."
+    )
+    decode_joules_per_token: Amount | None = Field(
+        default=None, description="Joules per decoded token, measured; null: by `parameters_billion`."
+    )
     parameters_billion: Amount = Field(
         default=0.0,
-        description="Size of a device's model: 0.1 J per token and 1e9 parameters, where nothing is measured.",
+        description="Size of a device's model, 1e9 parameters: 0.1 J per token for each, where nothing is measured.",
     )
     bill_on_cancel: Literal["used", "nothing"] = Field(
         default="used", description="What a cancelled leg costs: the tokens that ran, or nothing."
@@ -168,29 +198,42 @@ class DeviceSettings(Settings):
     """What is known of a device's state; it moves what a joule of it is worth."""
 
     battery: Share | None = Field(default=None, description="Charge, 0 to 1.")
-    charging: bool | None = None
-    temperature_celsius: float | None = Field(default=None, ge=-50, le=150, allow_inf_nan=False)
+    charging: bool | None = Field(default=None, description="Whether it is plugged in; null: unknown.")
+    temperature_celsius: float | None = Field(
+        default=None, ge=-50, le=150, allow_inf_nan=False, description="Degrees Celsius; above 40 a joule is dearer."
+    )
 
 
 class PriceSettings(Settings):
-    """``usd_per_megajoule`` is the paper's lambda, the exchange rate between energy and money, in USD per 1e6 J."""
+    """What tokens cost, and what a joule is worth (lambda); see docs/costs.md."""
 
-    usd_per_megajoule: Amount = Field(default=0.05, description="Of a full battery, and where the state is unknown.")
-    mains_usd_per_megajoule: Amount = Field(default=0.05, description="Of a device that is charging: 0.18 USD/kWh.")
-    devices: dict[Name, DeviceSettings] = Field(default_factory=dict)
+    usd_per_megajoule: Amount = Field(
+        default=0.05,
+        description="lambda: USD per 1e6 joules of a full battery, and of a device whose state is unknown.",
+    )
+    mains_usd_per_megajoule: Amount = Field(
+        default=0.05, description="USD per 1e6 joules of a device that is charging: 0.18 USD/kWh."
+    )
+    devices: dict[Name, DeviceSettings] = Field(default_factory=dict, description="State of devices, by endpoint.")
     notional: bool = Field(default=False, description="True: nobody is billed these prices; every surface says so.")
-    endpoints: dict[Name, EndpointPrice] = Field(default_factory=dict)
+    endpoints: dict[Name, EndpointPrice] = Field(default_factory=dict, description="Prices, by endpoint.")
 
 
 class LimitSettings(Settings):
-    default_max_tokens: int = Field(default=512, ge=1)
-    max_tokens: int = Field(default=8192, ge=1)
-    body_bytes: int = Field(default=1_000_000, ge=1024)
-    body_seconds: Seconds = Field(default=30.0, description="Longest time that a request's body may take to arrive.")
-    stream_seconds: Seconds = Field(default=600.0, description="Longest life of one stream.")
-    first_token_seconds: Seconds = Field(default=30.0, description="An endpoint without a token by then has failed.")
+    """What a request may take, and when an endpoint counts as failed."""
+
+    default_max_tokens: int = Field(default=512, ge=1, description="Longest answer where the request does not say.")
+    max_tokens: int = Field(default=8192, ge=1, description="Longest answer that a request may ask for.")
+    body_bytes: int = Field(default=1_000_000, ge=1024, description="Largest body of a request, bytes.")
+    body_seconds: Seconds = Field(
+        default=30.0, description="Longest time that a request's body may take to arrive, seconds."
+    )
+    stream_seconds: Seconds = Field(default=600.0, description="Longest life of one stream, seconds.")
+    first_token_seconds: Seconds = Field(
+        default=30.0, description="Seconds after which an endpoint without a first token has failed."
+    )
     idle_seconds: Seconds = Field(
-        default=5.0, description="A running leg silent for this long beyond the slack failed."
+        default=5.0, description="Seconds of silence beyond the slack after which a running leg has failed."
     )
     patience: float | None = Field(
         default=3.0,
@@ -202,18 +245,22 @@ class LimitSettings(Settings):
     breaker_faults: int = Field(
         default=5, ge=1, le=1000, description="Faults among twice as many answers that bar an endpoint for a while."
     )
-    breaker_seconds: Seconds = Field(default=30.0, description="Longest time until a barred endpoint is tried again.")
+    breaker_seconds: Seconds = Field(
+        default=30.0, description="Longest time until a barred endpoint is tried again, seconds."
+    )
 
 
 class LiveSettings(Settings):
     """``user_config`` of the router deployment."""
 
-    regime: RegimeSetting = RegimeSetting.AUTO
-    policy: PolicySettings = PolicySettings()
-    migration: MigrationSettings = MigrationSettings()
-    reader: ReaderSettings = ReaderSettings()
-    prices: PriceSettings = PriceSettings()
-    limits: LimitSettings = LimitSettings()
+    regime: RegimeSetting = Field(
+        default=RegimeSetting.AUTO, description="The side whose use the budget limits. `auto`: the dearer one."
+    )
+    policy: PolicySettings = Field(default=PolicySettings(), description="Where answers start.")
+    migration: MigrationSettings = Field(default=MigrationSettings(), description="How running answers move.")
+    reader: ReaderSettings = Field(default=ReaderSettings(), description="How answers are read.")
+    prices: PriceSettings = Field(default=PriceSettings(), description="What tokens cost.")
+    limits: LimitSettings = Field(default=LimitSettings(), description="What a request may take.")
 
     def check_against(self, app: AppSettings) -> None:
         """Raise ValueError where a price or a device's state names an endpoint that does not exist."""

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.chat_command import chat
+from serve_app.cli.config_command import config
 from serve_app.cli.convert import convert
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
+app.add_typer(config, name="config", rich_help_panel=RUN)
 app.add_typer(models, name="model", rich_help_panel=RUN)
 app.add_typer(keys, name="key", rich_help_panel=RUN)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -180,8 +181,13 @@ def test_on_a_real_terminal() -> None:
             os.write(leader, b"/rep\t\r")
             screen.until("there is no report")
             screen.until("> ")
-            os.write(leader, b"\x03")
-            assert process.wait(20) == INTERRUPTED
+            # One that comes between readline's prompt and its waiting for keys is heard with the next key only.
+            for _ in range(5):
+                os.write(leader, b"\x03")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
+                    break
+            assert process.returncode == INTERRUPTED
         finally:
             process.kill()
             process.wait()
