@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from serve_app.cli.bench_command import bench
 from serve_app.cli.chat_command import chat
 from serve_app.cli.config_command import config
 from serve_app.cli.convert import convert
@@ -67,6 +68,7 @@ def check(config: ConfigArgument = "disco") -> None:
 
 
 app.command(rich_help_panel=USE)(chat)
+app.command(rich_help_panel=USE)(bench)
 
 
 @app.command(rich_help_panel=FORESEE)
