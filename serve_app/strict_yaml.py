@@ -43,7 +43,8 @@ class _Loader(yaml.SafeLoader):
         self._weights: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        repeated, mark = self.check_event(yaml.AliasEvent), self.peek_event().start_mark
+        repeated = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         before = self._count
         self._depth += 1
         if self._depth > DEEPEST:

@@ -146,7 +146,8 @@ def _log(path: Path) -> tuple[NDArray[np.float64], LengthTrace | None]:
 
 
 def _from_zero(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times - times[0]
+    shifted: NDArray[np.float64] = times - times[0]
+    return shifted
 
 
 def _prompt(number: int, tokens: int, seed: int) -> str:

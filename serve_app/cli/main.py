@@ -21,6 +21,7 @@ from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
 from serve_app.cli.profile import profile
 from serve_app.cli.supervisor import supervise
+from serve_app.cli.top_command import top
 
 RUN: Final = "Run a service"
 USE: Final = "Use a service, this one or any with OpenAI's API"
@@ -68,6 +69,7 @@ def check(config: ConfigArgument = "disco") -> None:
 
 
 app.command(rich_help_panel=USE)(chat)
+app.command(rich_help_panel=USE)(top)
 app.command(rich_help_panel=USE)(bench)
 
 

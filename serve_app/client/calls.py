@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +27,13 @@ class Served:
 
 @asynccontextmanager
 async def call(
-    session: aiohttp.ClientSession, method: str, url: str, body: dict[str, Any] | None = None
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    body: dict[str, Any] | None = None,
+    accept: Sequence[int] = (200,),
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A response with status 200. Raises ``CallFailed`` for any other, and ``Interrupted`` where it breaks off."""
+    """A response with a status of ``accept``. Raises ``CallFailed`` for any other, ``Interrupted`` if it breaks off."""
     try:
         response = await session.request(method, url, json=body, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -38,7 +42,7 @@ async def call(
         raise Interrupted(f"no service answers at {url}: {reason}", Cause.UNREACHABLE, "unreachable") from None
     async with response:
         try:
-            if response.status != 200:
+            if response.status not in accept:
                 raise _refused(response.status, await response.read())
             yield response
         except (aiohttp.ClientError, TimeoutError):
