@@ -19,7 +19,7 @@ from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
 from serve_app.ingress import Surface, build_http_app
 from serve_app.metrics import Metrics
-from serve_app.priors import breaker_config, cost_model, initial_state, planner_config
+from serve_app.priors import initial_state
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings, explain
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
@@ -97,10 +97,7 @@ class DiscoRouter:
             logger.error("the new user_config cannot be used, the old one stays in force: %s", problems)  # noqa: TRY400
             return
         self._configured = True
-        self._service.live = live
-        self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
-        self._state.breakers.reconfigure(breaker_config(live))
-        self._state.budget.set_share(live.policy.budget)
+        self._service.reconfigure(live)
 
     def readiness(self) -> Readiness:
         return Readiness(any(state.ready for state in self._readiness.values()), dict(self._readiness))

@@ -27,6 +27,7 @@ from serve_app.core.trail import Trail
 from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.eligibility import eligible_endpoints
+from serve_app.priors import breaker_config, cost_model, planner_config
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
 from serve_app.streams import ClientRequest, Delta, Outcome, Usage
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamService:
-    """``live`` may be replaced while streams run; each stream keeps what it started with."""
+    """What all streams share may be reconfigured while they run; each stream keeps what it started with."""
 
     def __init__(
         self,
@@ -52,6 +53,13 @@ class StreamService:
         self._state = state
         self._telemetry = telemetry
         self._random = random.Random(app.router.seed)
+
+    def reconfigure(self, live: LiveSettings) -> None:
+        """``live`` fits the application (``LiveSettings.check_against``). What was observed stays."""
+        self.live = live
+        self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
+        self._state.breakers.reconfigure(breaker_config(live))
+        self._state.budget.set_share(live.policy.budget)
 
     def models(self) -> Sequence[str]:
         return tuple(self._app.models)

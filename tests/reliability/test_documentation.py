@@ -13,9 +13,9 @@ TEXT = (ROOT / "docs" / "reliability.md").read_text("utf-8")
 
 
 def test_every_test_that_is_named_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", TEXT)
+    named = re.findall(r"`(tests/[\w/]+\.py)::((?:test_|Test)\w+)`", TEXT)
     assert len(named) > 80
-    missing = [f"{path}::{name}" for path, name in named if name not in functions(path)]
+    missing = [f"{path}::{name}" for path, name in named if name not in names_in(path)]
     assert missing == []
 
 
@@ -25,8 +25,8 @@ def test_every_reliability_test_is_named() -> None:
     unnamed = {
         f"{path.name}::{name}"
         for path in files
-        for name in functions(path.relative_to(ROOT).as_posix())
-        if name.startswith("test_") and f"{path.name}::{name}`" not in TEXT
+        for name in names_in(path.relative_to(ROOT).as_posix())
+        if name.lower().startswith("test") and f"{path.name}::{name}`" not in TEXT
     }
     assert unnamed == set()
 
@@ -38,6 +38,6 @@ def test_every_setting_that_is_named_exists() -> None:
     assert [f"{section}.{field}" for section, field in named if field not in sections[section].model_fields] == []
 
 
-def functions(path: str) -> set[str]:
+def names_in(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text("utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -88,15 +88,24 @@ class Stack:
         self.state = initial_state(self.app, self.live, [endpoint.info for endpoint in endpoints])
         self.telemetry = Telemetry(self.app.telemetry, "disco-router")
         self.service = ScriptedService(self.endpoints, self.app, self.live, self.state, self.telemetry)
-        self.surface = Surface(self.service, self.app, lambda: self.live, lambda: "127.0.0.1", self.telemetry.shutdown)
+        service, loopback = self.service, "127.0.0.1"
+        self.surface = Surface(service, self.app, lambda: service.live, lambda: loopback, self.telemetry.shutdown)
         self.http = build_http_app(self.surface)
 
-    async def ask(self, *, leave_at: float | None = None, read: Sequence[float] = (), **fields: Any) -> Answer:
-        """Post a chat request and take the answer. ``leave_at``: the client goes away then. ``read``: seconds that it
-        takes over each part, the last of them for all further ones."""
+    async def ask(
+        self,
+        *,
+        leave_at: float | None = None,
+        read: Sequence[float] = (),
+        key: str | None = None,
+        gone: asyncio.Event | None = None,
+        **fields: Any,
+    ) -> Answer:
+        """Post a chat request and take the answer. ``leave_at``, ``gone``: the client goes away then. ``read``: seconds
+        that it takes over each part, the last of them for all further ones."""
         content = {"model": "disco", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100} | fields
         answer, loop = Answer(), asyncio.get_running_loop()
-        asked, gone = [json.dumps(content).encode()], asyncio.Event()
+        asked, gone = [json.dumps(content).encode()], gone or asyncio.Event()
 
         async def receive() -> dict[str, Any]:
             if asked:
@@ -116,6 +125,7 @@ class Stack:
 
         timer = None if leave_at is None else loop.call_at(leave_at, gone.set)
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        headers += [(b"authorization", f"Bearer {key}".encode())] if key is not None else []
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": CHAT, "raw_path": CHAT.encode(), "query_string": b"", "root_path": "", "headers": headers,
