@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import functools
+import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,13 +172,26 @@ def _runtime() -> Any:
     """llama.cpp's C interface, silenced: its log would carry pieces of prompts."""
     try:
         import llama_cpp
+        from llama_cpp import _ggml
     except ImportError as error:
         raise EndpointUnavailable(
             "llama-cpp-python is not installed; install the extra: pip install 'disco-serve[llama]'"
         ) from error
     llama_cpp.llama_log_set(_silence(llama_cpp), ctypes.c_void_p(0))
+    load_backends(_ggml.libggml, Path(llama_cpp.__file__).parent / "lib")
     llama_cpp.llama_backend_init()
     return llama_cpp
+
+
+def load_backends(ggml: Any, folder: Path) -> None:
+    """Where ggml was built for many processors, its code for each lies in ``folder``: load what this machine can run.
+
+    An ordinary build has its one backend inside and is left alone. Only ``folder`` is looked at; by itself ggml would
+    also load what lies in the current directory.
+    """
+    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    if ggml.ggml_backend_reg_count() == 0:
+        ggml.ggml_backend_load_all_from_path(ctypes.c_char_p(os.fsencode(folder)))
 
 
 @functools.cache
