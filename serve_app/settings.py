@@ -133,7 +133,9 @@ class RegimeSetting(StrEnum):
 class PolicySettings(Settings):
     """Dispatch. ``budget`` is the paper's b, ``tail_share`` its alpha."""
 
-    name: PolicyName = Field(default=PolicyName.AUTO, description="See docs/policies.md.")
+    name: PolicyName = Field(
+        default=PolicyName.AUTO, description="Rule by which the budget is spent; see docs/policies.md."
+    )
     budget: Share = Field(
         default=0.5,
         description="Share of prompt tokens the constrained side may prefill; with `joint`, its share of all tokens.",

@@ -74,6 +74,7 @@ def test_words_for_types_and_limits() -> None:
         assert row in page
 
 
+RULE = "Rule by which the budget is spent; see docs/policies.md."
 SECRET = "s3cret"
 APP: dict[str, Any] = {
     "endpoints": {
@@ -129,7 +130,7 @@ def test_json_has_the_same_settings_and_changed_those_of_the_file() -> None:
         "path": "user_config.policy.name",
         "value": "paper",
         "given": True,
-        "meaning": "See docs/policies.md.",
+        "meaning": RULE,
     } in own
 
 
