@@ -1,4 +1,5 @@
-"""Faults that only processes have: a replica is killed, or is stopped and comes back, or is one of two that dies."""
+"""Faults that only processes have: a replica is killed, or is stopped and comes back, or is one of two that dies; and
+a reader at the other end of a socket who is slow."""
 
 from __future__ import annotations
 
@@ -14,23 +15,27 @@ import httpx
 import psutil
 import pytest
 
+from serve_app.settings import LiveSettings
 from tests.conftest import RaySession
 from tests.e2e.test_application import chat, ready, until
 
 pytestmark = pytest.mark.ray
 
 ENGINE = {"type": "simulated", "seed": 3, "overhead": 0.1, "decode_rate": 40, "output_tokens": [200, 200]}
+HOSE = {"type": "simulated", "overhead": 0.1, "decode_rate": 20_000, "output_tokens": [10_000, 10_000]}
 PLACE = {"num_cpus": 0.1, "replicas": 2}
 ARGS: dict[str, Any] = {
     "endpoints": {
         "cloud": {"kind": "cloud", "slots": 8, "engine": ENGINE, "placement": {"num_cpus": 0.1}},
         "phone": {"kind": "device", "slots": 8, "engine": ENGINE, "placement": PLACE},
-    }
+        "hose": {"kind": "cloud", "slots": 8, "engine": HOSE, "placement": {"num_cpus": 0.1}},
+    },
+    "models": {"disco": {"endpoints": ["cloud", "phone"]}, "hose": {"endpoints": ["hose"]}},
 }
 LIVE: dict[str, Any] = {
     "policy": {"name": "device-only"},
     "migration": {"mode": "off"},
-    "limits": {"first_token_seconds": 4.0, "idle_seconds": 1.0, "breaker_seconds": 1.0},
+    "limits": {"first_token_seconds": 4.0, "idle_seconds": 1.0, "breaker_seconds": 1.0, "max_tokens": 10_000},
 }
 
 
@@ -75,6 +80,29 @@ def streamed(url: str, words: str, disturb: Any, tokens: int = 80) -> tuple[str,
             if events == 3:
                 disturb()
     return text, report
+
+
+def generated(url: str, model: str) -> float:
+    """Tokens of all answers by this model that are over."""
+    line = f'gen_ai_client_token_usage_sum{{model="{model}",token_type="output"}} '
+    metrics = httpx.get(f"{url}/metrics").text.splitlines()
+    return sum(float(found.removeprefix(line)) for found in metrics if found.startswith(line))
+
+
+def test_a_source_of_ten_thousand_tokens_stays_near_a_slow_reader_behind_a_socket(url: str) -> None:
+    rate, shown, began = 10.0, 0, time.monotonic()
+    body = chat("flow", model="hose", max_tokens=10_000, stream=True, disco={"consumption_rate": rate})
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            if line.startswith("id: "):
+                shown = int(line.removeprefix("id: "))
+            if time.monotonic() - began > 4.0:
+                break
+            time.sleep(max(0.0, began + shown / rate - time.monotonic()))
+    read = rate * (time.monotonic() - began)
+    until(lambda: generated(url, "hose") > 0)
+    reader = LiveSettings().reader
+    assert shown <= generated(url, "hose") <= read + reader.ahead_tokens + rate * reader.slack
 
 
 def test_a_stopped_replica_is_left_within_the_idle_limit_and_serves_again_when_it_goes_on(url: str) -> None:
