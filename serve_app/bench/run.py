@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -15,8 +15,6 @@ from serve_app.client.answers import chunks
 from serve_app.client.calls import Served, call, served
 from serve_app.client.errors import CallFailed
 from serve_app.client.server import Server, open_session
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,60 +85,56 @@ async def _warmed(target: Target) -> Target:
     return candidate
 
 
-async def drive(
-    targets: Sequence[Target],
-    workload: Workload,
-    limits: Limits,
-    reader: Reader,
-    sent: Callable[[int], None],
-    take: Callable[[int, Outcome, float], None],
-) -> None:
-    """Until the last answer. The same requests go to all ``targets``, each a fraction of the mean distance later.
+class Observer(Protocol):
+    """``rank``: which of the servers."""
 
-    ``sent(rank)`` is called for each request, ``take(rank, outcome, seconds since the beginning)`` for each answer.
-    """
-    clock = asyncio.get_running_loop().time
-    began = clock()
+    def sent(self, rank: int) -> None: ...
+
+    def ended(self, rank: int, outcome: Outcome, elapsed: float) -> None:
+        """``elapsed``: seconds since the run's beginning."""
+
+
+async def drive(
+    targets: Sequence[Target], workload: Workload, limits: Limits, reader: Reader, observer: Observer
+) -> None:
+    """Until the last answer. The same requests go to all ``targets``, each a fraction of the mean gap later."""
+    began = asyncio.get_running_loop().time()
     shift = workload.mean_gap / len(targets)
     async with asyncio.TaskGroup() as loads:
         for rank, target in enumerate(targets):
-            load = _Load(target, limits, reader, clock)
-            loads.create_task(
-                load.run(workload, began + rank * shift, rank, sent, lambda r, o: take(r, o, clock() - began))
-            )
+            load = _Load(rank, target, limits, reader, observer, began)
+            loads.create_task(load.run(workload, began + rank * shift))
 
 
 class _Load:
-    """One server's share."""
+    """One server's share of a run that began at ``began``, in the loop's seconds."""
 
-    def __init__(self, target: Target, limits: Limits, reader: Reader, clock: Clock) -> None:
+    def __init__(
+        self, rank: int, target: Target, limits: Limits, reader: Reader, observer: Observer, began: float
+    ) -> None:
+        self._rank = rank
         self._target = target
         self._limits = limits
         self._reader = reader
-        self._clock = clock
+        self._observer = observer
+        self._began = began
+        self._clock = asyncio.get_running_loop().time
         self._room = asyncio.Semaphore(limits.inflight)
 
-    async def run(
-        self,
-        workload: Workload,
-        began: float,
-        rank: int,
-        sent: Callable[[int], None],
-        take: Callable[[int, Outcome], None],
-    ) -> None:
+    async def run(self, workload: Workload, origin: float) -> None:
+        """``origin``: when the first request is due."""
         async with asyncio.TaskGroup() as running:
             for request in workload.requests():
-                due = began + request.at
+                due = origin + request.at
                 await asyncio.sleep(max(0.0, due - self._clock()))
                 await self._room.acquire()
-                sent(rank)
-                task = running.create_task(self._one(request, due))
-                task.add_done_callback(lambda done: self._ended(done, rank, take))
+                self._observer.sent(self._rank)
+                running.create_task(self._one(request, due)).add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[Outcome], rank: int, take: Callable[[int, Outcome], None]) -> None:
+    def _ended(self, task: asyncio.Task[Outcome]) -> None:
         self._room.release()
         if not task.cancelled() and task.exception() is None:
-            take(rank, task.result())
+            self._observer.ended(self._rank, task.result(), self._clock() - self._began)
 
     async def _one(self, request: Request, due: float) -> Outcome:
         sent = self._clock()

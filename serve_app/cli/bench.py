@@ -96,19 +96,27 @@ async def _run(
         for target, name in zip(targets, _names(targets), strict=True):
             tallies.append(Tally(name, target.served.model, len(workload), options.wish.seed))
         with _progress(tallies) as show:
-
-            def sent(rank: int) -> None:
-                tallies[rank].sent += 1
-
-            def take(rank: int, outcome: Outcome, elapsed: float) -> None:
-                tallies[rank].take(outcome, elapsed)
-                write(tallies[rank].name, outcome, elapsed)
-                show(rank)
-
-            await drive(targets, workload, options.limits, options.reader, sent, take)
+            await drive(targets, workload, options.limits, options.reader, _Book(tallies, write, show))
     finally:
         for target in targets:
             await target.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """Counts what is sent and what comes back, and passes it on."""
+
+    tallies: Sequence[Tally]
+    write: Callable[[str, Outcome, float], None]
+    show: Callable[[int], None]
+
+    def sent(self, rank: int) -> None:
+        self.tallies[rank].sent += 1
+
+    def ended(self, rank: int, outcome: Outcome, elapsed: float) -> None:
+        self.tallies[rank].take(outcome, elapsed)
+        self.write(self.tallies[rank].name, outcome, elapsed)
+        self.show(rank)
 
 
 def _each(options: BenchOptions, what: str) -> Sequence[str | None]:

@@ -221,17 +221,24 @@ def test_what_is_sent_late_counts_from_when_it_was_due() -> None:
             await gate[0].wait()
         return await disco("a")(request)
 
+    class Notes:
+        def __init__(self) -> None:
+            self.found: list[Outcome] = []
+
+        def sent(self, rank: int) -> None:
+            pass
+
+        def ended(self, rank: int, outcome: Outcome, elapsed: float) -> None:
+            self.found.append(outcome)
+
     async def measure(url: str) -> list[Outcome]:
-        found: list[Outcome] = []
+        notes = Notes()
         target = await connect(server_at(url), None, None, warm_up=False)
-        load = plan(Wish(gap=0.001, requests=5))
         try:
-            await drive(
-                [target], load, Limits(inflight=1), Reader(), lambda _: None, lambda _, one, elapsed: found.append(one)
-            )
+            await drive([target], plan(Wish(gap=0.001, requests=5)), Limits(inflight=1), Reader(), notes)
         finally:
             await target.close()
-        return found
+        return notes.found
 
     with scripted_server(answer) as scripted:
         first, *others = sorted(asyncio.run(measure(scripted.url)), key=lambda one: one.number)
