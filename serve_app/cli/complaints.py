@@ -27,19 +27,14 @@ def warn(message: str) -> None:
 
 def named_server(url: str, key: str | None, key_env: str | None, option: str) -> Server:
     """``key_env``: the variable that holds the key. ``option``: what the URL is called. Raises ``BadArgument``."""
-    if key_env is not None:
-        try:
-            key = key_in(key_env)
-        except ValueError as error:
-            raise BadArgument(f"--key-env: {error}") from None
     try:
         server = server_at(url)
     except ValueError as error:
         raise BadArgument(f"{option}: {error}") from None
     try:
-        server = server_at(url, key)
+        server = server.with_key(key if key_env is None else key_in(key_env))
     except ValueError as error:
-        raise BadArgument(f"--key: {error}") from None
+        raise BadArgument(f"{'--key' if key_env is None else '--key-env'}: {error}") from None
     if server.exposes_key:
         warn(f"the key travels to {server.host} in clear; use https:// where others share the network")
     return server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -32,14 +32,18 @@ class Server:
         """The key would travel over a network in clear."""
         return self.key is not None and not self.api.startswith("https:") and not is_loopback(self.host)
 
+    def with_key(self, key: str | None) -> Server:
+        """Raises ValueError, which does not repeat it, for what no HTTP header may carry."""
+        if key is not None and (not key.isascii() or not key.isprintable() or " " in key):
+            raise ValueError("no API key has such characters")
+        return replace(self, key=key)
 
-def server_at(url: str, key: str | None = None) -> Server:
+
+def server_at(url: str) -> Server:
     """A URL without a path gets OpenAI's /v1; one with a path is taken as OpenAI's clients take it.
 
-    Raises ValueError; the message never repeats the key.
+    Raises ValueError.
     """
-    if key is not None and (not key.isascii() or not key.isprintable() or " " in key):
-        raise ValueError("no API key has such characters")
     try:
         parts = urlsplit(url)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -49,7 +53,7 @@ def server_at(url: str, key: str | None = None) -> Server:
         raise ValueError("must be like http://127.0.0.1:8000")
     path = parts.path.rstrip("/") or "/v1"
     origin = f"{parts.scheme}://{parts.netloc}"
-    return Server(origin + path.removesuffix("/v1"), origin + path, key)
+    return Server(origin + path.removesuffix("/v1"), origin + path)
 
 
 def key_in(variable: str, environment: Mapping[str, str] = os.environ) -> str:
