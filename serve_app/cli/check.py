@@ -32,9 +32,9 @@ def complain(error: BadConfiguration) -> None:
         console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)
 
 
-def describe(configuration: Configuration) -> RenderableType:
-    """What it is about, and then what holds for it; nothing is cut, however narrow the terminal."""
-    facts = [
+def facts(configuration: Configuration) -> list[tuple[str, str]]:
+    """What each is about, and then what holds for it; an empty name goes on with the one before."""
+    return [
         *_endpoints(configuration),
         ("listens on", f"{configuration.host}:{configuration.port}"),
         *_access(configuration.app),
@@ -57,10 +57,14 @@ def describe(configuration: Configuration) -> RenderableType:
             for p in missing_packages(configuration.app)
         ),
     ]
+
+
+def describe(configuration: Configuration) -> RenderableType:
+    """Nothing is cut, however narrow the terminal."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(overflow="fold", min_width=10, max_width=24)
     grid.add_column(overflow="fold")
-    for name, fact in facts:
+    for name, fact in facts(configuration):
         grid.add_row(Text(name), Text(fact))
     return grid
 

@@ -34,7 +34,7 @@ def show(
     from serve_app.cli.settings_tree import in_force
 
     try:
-        configuration = load(file)
+        configuration = load(file, runs_here=False)
     except BadConfiguration as error:
         complain(error)
         raise typer.Exit(BAD_INPUT) from None

@@ -6,6 +6,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Final, Optional
 
@@ -40,6 +41,7 @@ app.add_typer(config, name="config", rich_help_panel=RUN)
 app.add_typer(models, name="model", rich_help_panel=RUN)
 app.add_typer(keys, name="key", rich_help_panel=RUN)
 
+JsonOption = Annotated[bool, typer.Option("--json", help="For scripts.")]
 ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm, k8s.")]
 
 
@@ -55,17 +57,23 @@ def up(
 
 
 @app.command(rich_help_panel=RUN)
-def check(config: ConfigArgument = "disco") -> None:
+def check(config: ConfigArgument = "disco", json: JsonOption = False) -> None:
     """Judge a configuration before anything starts, and say what it would do."""
-    from serve_app.cli.check import complain, describe
+    from serve_app.cli.check import complain, describe, facts
     from serve_app.cli.configfile import BadConfiguration, load
 
     try:
         configuration = load(config, runs_here=False)
     except BadConfiguration as error:
-        complain(error)
+        if json:
+            typer.echo(dumps({"configuration": config, "problems": error.problems, "facts": []}))
+        else:
+            complain(error)
         raise typer.Exit(BAD_INPUT) from None
-    Console().print(describe(configuration))
+    if json:
+        typer.echo(dumps({"configuration": config, "problems": [], "facts": facts(configuration)}))
+    else:
+        Console().print(describe(configuration))
 
 
 app.command(rich_help_panel=USE)(chat)
@@ -138,16 +146,26 @@ def traces(
 
 
 @models.command("list")
-def list_models() -> None:
+def list_models(json: JsonOption = False) -> None:
     """Known models, and whether they are in the cache."""
     from actors.engines.models import KNOWN, resolve
 
+    paths: dict[str, str | None] = {}
+    for name in KNOWN:
+        try:
+            paths[name] = str(resolve(name))
+        except FileNotFoundError:
+            paths[name] = None
+    if json:
+        listed = [
+            {"name": name, "licence": known.licence, "megabytes": known.megabytes, "path": paths[name]}
+            for name, known in KNOWN.items()
+        ]
+        typer.echo(dumps(listed))
+        return
     console = Console()
     for name, known in KNOWN.items():
-        try:
-            state = str(resolve(name))
-        except FileNotFoundError:
-            state = f"not fetched, {known.megabytes} MB"
+        state = paths[name] or f"not fetched, {known.megabytes} MB"
         console.print(f"{name}  ({known.licence})  {escape(state)}", highlight=False, soft_wrap=True)
 
 
@@ -174,13 +192,18 @@ app.command(rich_help_panel=RUN)(profile)
 
 
 @app.command()
-def version() -> None:
+def version(json: JsonOption = False) -> None:
     """The versions that matter in a bug report."""
-    console = Console()
+    found: dict[str, str | None] = {}
     for package in ("disco-serve", "ray", "llama-cpp-python"):
         try:
-            found = installed_version(package)
+            found[package] = installed_version(package)
         except PackageNotFoundError:
-            found = "not installed"
-        console.print(f"{package} {found}", highlight=False)
+            found[package] = None
+    if json:
+        typer.echo(dumps(found | {"python": platform.python_version(), "platform": platform.platform()}))
+        return
+    console = Console()
+    for package, number in found.items():
+        console.print(f"{package} {number or 'not installed'}", highlight=False)
     console.print(f"Python {platform.python_version()} on {platform.platform()}", highlight=False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
 from serve_app.cli import exits
-from serve_app.cli.exits import EXIT_OF, OK
+from serve_app.cli.exits import BAD_INPUT, EXIT_OF, OK
 from serve_app.cli.main import FORESEE, RUN, USE, app
 from serve_app.client.errors import Cause
 
@@ -35,3 +37,24 @@ def test_the_readme_lists_every_exit_code() -> None:
 def test_words_are_completed() -> None:
     environment = {"_DISCO_COMPLETE": "complete_bash", "COMP_WORDS": "disco con", "COMP_CWORD": "1"}
     assert CliRunner().invoke(app, [], prog_name="disco", env=environment).output.split() == ["config"]
+
+
+def run(*arguments: str) -> tuple[int, Any]:
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_json_for_scripts(tmp_path: Path) -> None:
+    code, checked = run("check", "simulated")
+    assert (code, checked["problems"]) == (OK, [])
+    assert ["listens on", "127.0.0.1:8000"] in checked["facts"]
+    (tmp_path / "bad.yaml").write_text("applications: 7", "utf-8")
+    code, checked = run("check", str(tmp_path / "bad.yaml"))
+    assert code == BAD_INPUT
+    assert any("applications" in problem for problem in checked["problems"])
+    code, models = run("model", "list")
+    assert code == OK
+    assert {"name", "licence", "megabytes", "path"} == set(models[0])
+    code, versions = run("version")
+    assert code == OK
+    assert versions["ray"].startswith("2.")
