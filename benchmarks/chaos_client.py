@@ -35,10 +35,12 @@ class Errand:
     rate: float | None
     leaves_after: int | None = None
     pause: float = 0.0
+    pin: str | None = None
+    question: str = ""
 
     @property
     def prompt(self) -> str:
-        return f"tell me about bridge number {self.number}"
+        return self.question or f"tell me about bridge number {self.number}"
 
     @property
     def body(self) -> dict[str, Any]:
@@ -49,7 +51,7 @@ class Errand:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "disco": {"report": True, "consumption_rate": self.rate},
+            "disco": {"report": True, "consumption_rate": self.rate, "pin": self.pin},
         }
 
 
@@ -70,10 +72,14 @@ def errands(count: int, leaving: float, seed: int, max_tokens: tuple[int, int] =
 
 @dataclass
 class Seen:
-    """``arrivals``: seconds of ``time.monotonic`` and the tokens shown with each event that showed more."""
+    """``arrivals``: seconds of ``time.monotonic`` and the tokens shown with each event that showed more.
+
+    writer: the endpoint of the last one.
+    """
 
     errand: Errand
     end: str = "hang"
+    writer: str = ""
     text: str = ""
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     finishes: list[str] = field(default_factory=list)
@@ -85,6 +91,7 @@ class Seen:
     def take(self, event: dict[str, Any]) -> None:
         """One event's data."""
         self.error = event.get("error")
+        self.writer = event.get("disco", {}).get("endpoint", self.writer)
         for choice in event.get("choices", ()):
             self.text += choice["delta"].get("content") or ""
             if choice["finish_reason"] is not None:
@@ -95,18 +102,24 @@ class Seen:
 
 async def run_errand(http: aiohttp.ClientSession, url: str, errand: Errand) -> Seen:
     seen = Seen(errand)
+    await follow(http, url, seen)
+    return seen
+
+
+async def follow(http: aiohttp.ClientSession, url: str, seen: Seen) -> None:
+    """Run ``seen.errand``; what it sees stands in ``seen`` as soon as it is seen."""
+    body = seen.errand.body
     try:
-        async with asyncio.timeout(PATIENCE), http.post(f"{url}/v1/chat/completions", json=errand.body) as response:
+        async with asyncio.timeout(PATIENCE), http.post(f"{url}/v1/chat/completions", json=body) as response:
             if response.status != 200:
                 seen.end, seen.error = "error", (await response.json())["error"]
-                return seen
+                return
             seen.end = "silence"
             await _read(response, seen)
     except TimeoutError:
         seen.end = "hang"
     except (aiohttp.ClientError, ValueError, KeyError) as error:
         seen.end = f"broken: {type(error).__name__}"
-    return seen
 
 
 async def _read(response: aiohttp.ClientResponse, seen: Seen) -> None:

@@ -1,0 +1,1 @@
+"""Several hosts on one machine: Linux namespaces, joined by a network whose delays, losses and cuts are made here."""
