@@ -71,7 +71,7 @@ async def drive(server: Server, port: int, load: Load, schedule: Schedule) -> Ru
     """Eager: the CPU window lies between the last start and the first end. Paced: it is the streams' whole life."""
     host = f"127.0.0.1:{port}"
     await _one(host, Load(1, 8, 0.0, load.rate))
-    clients = [await _connected(host, load) for _ in range(load.streams)]
+    clients = [await connected(host, load) for _ in range(load.streams)]
     starts = random.Random(load.seed)
     offsets = sorted(starts.uniform(0.0, load.ramp) for _ in clients)
     loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ async def _finish(clients: Sequence[StreamClient], load: Load, schedule: Schedul
         task.cancel()
 
 
-async def _connected(host: str, load: Load) -> StreamClient:
+async def connected(host: str, load: Load) -> StreamClient:
     name, _, port = host.rpartition(":")
     client = StreamClient(host, "/v1/chat/completions", load.body())
     await asyncio.get_running_loop().create_connection(lambda: client, name, int(port))
@@ -128,7 +128,7 @@ async def _connected(host: str, load: Load) -> StreamClient:
 
 
 async def _one(host: str, load: Load) -> None:
-    client = await _connected(host, load)
+    client = await connected(host, load)
     client.send()
     await client.done.wait()
     client.close()

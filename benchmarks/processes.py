@@ -80,6 +80,17 @@ class Server:
                 continue
         return CpuReading(reading)
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that no other process shares, by role."""
+        taken: dict[str, int] = {}
+        for process in self.processes():
+            try:
+                role = _role(process.cmdline())
+                taken[role] = taken.get(role, 0) + process.memory_full_info().uss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return taken
+
     def end(self) -> None:
         """Ask the server to shut down; end what is left of it after the limit, and say so by ``ServerFailed``."""
         if self._root.poll() is None:
