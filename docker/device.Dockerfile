@@ -15,5 +15,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 wget &
 RUN useradd --uid 10001 --create-home disco
 COPY --from=build /opt/disco /opt/disco
 ENV PATH=/opt/disco/bin:$PATH PYTHONUNBUFFERED=1
+# Fails here rather than on a device where no module of the CPU backend is found.
+RUN python -c "from pathlib import Path; from llama_cpp import _ggml; from actors.engines.llama_cpp import load_backends; \
+    load_backends(_ggml.libggml, Path(_ggml.libggml_base_path)); assert _ggml.libggml.ggml_backend_reg_count()"
 USER 10001
 WORKDIR /home/disco
