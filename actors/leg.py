@@ -20,6 +20,8 @@ class Leg:
 
     An empty batch is a sign of life. It is given only while this leg itself rests, ahead of its reader; an engine that
     hangs is heard as silence, once the tokens it left behind have gone out.
+
+    ``first_token``: when the engine gave it, in the loop's seconds. ``produced``: tokens so far.
     """
 
     def __init__(self, stream: AsyncGenerator[StreamItem, None], request: GenerationRequest, arrived: float) -> None:
@@ -30,12 +32,12 @@ class Leg:
         self._ready: list[StreamItem] = []
         self._wake = asyncio.Event()
         self._resting = False
-        self._produced = 0
+        self.produced = 0
         self._left = 0
         self._largest = 1
         self._arrived = arrived
         self._left_at = self._loop.time()
-        self._first_token: float | None = None
+        self.first_token: float | None = None
         self.stopping_since: float | None = None
         self.pump = asyncio.create_task(self._pump(), name=f"pump {request.attempt_id}")
         self.pump.add_done_callback(lambda _: self._wake.set())
@@ -88,10 +90,10 @@ class Leg:
     def _accept(self, item: StreamItem) -> None:
         self._contract.check(item)
         if isinstance(item, TokenChunk) and item.count:
-            self._produced += item.count
+            self.produced += item.count
             self._largest = max(self._largest, item.count)
-            if self._first_token is None:
-                self._first_token = self._loop.time()
+            if self.first_token is None:
+                self.first_token = self._loop.time()
         # A batch that is being held leaves no earlier for having grown.
         if not self._ready or self._contract.finished:
             self._wake.set()
@@ -99,12 +101,12 @@ class Leg:
 
     async def _reader_catches_up(self) -> bool:
         """Rest while one more chunk would be too far ahead. False: no telling when it will not be."""
-        clock = clock_for(self._pace, self._arrived, self._first_token)
-        if clock is None or self._first_token is None:
+        clock = clock_for(self._pace, self._arrived, self.first_token)
+        if clock is None or self.first_token is None:
             return True
         wanted = min(self._largest, self._pace.ahead_limit)
-        while clock.allowance(self._produced, self._loop.time()) < wanted:
-            opens = clock.opens_at(self._produced, wanted)
+        while clock.allowance(self.produced, self._loop.time()) < wanted:
+            opens = clock.opens_at(self.produced, wanted)
             if opens is None:
                 return False
             self._resting = True
@@ -120,7 +122,7 @@ class Leg:
         life = self._left_at + self._pace.slack
         if not self._ready:
             return life if self._resting else None
-        clock = clock_for(self._pace, self._arrived, self._first_token)
+        clock = clock_for(self._pace, self._arrived, self.first_token)
         if clock is None or self._left == 0 or self._contract.finished or self.pump.done():
             return self._loop.time()
         leave_by = clock.leave_by(self._left)
@@ -128,7 +130,7 @@ class Leg:
 
     def _take(self) -> list[StreamItem]:
         batch, self._ready = self._ready, []
-        self._left = self._produced
+        self._left = self.produced
         self._left_at = self._loop.time()
         return batch
 

@@ -20,6 +20,7 @@ from serve_app.core.model import EndpointId, GenerationRequest, Receipt, StreamI
 from serve_app.engine_settings import EngineSettings
 from serve_app.settings import EndpointSettings, TelemetrySettings
 from serve_app.telemetry import Telemetry
+from serve_app.worker_spans import EngineSpan
 
 # Seconds an aborted generation may take to stop before Serve is told to replace the replica.
 STUCK_AFTER = 30.0
@@ -84,24 +85,26 @@ class EndpointReplica:
 
         Raises ``EndpointError`` only; any other error of this project comes as the last thing, a ``Refusal``.
         """
-        span = self._telemetry.start_worker(request.trace, self._endpoint, request.attempt_id)
+        loop = asyncio.get_running_loop()
+        span = EngineSpan(self._telemetry, request, self._endpoint, loop.time())
+        code = None
         try:
-            async with aclosing(self._admitted(request)) as batches:
+            async with aclosing(self._admitted(request, span)) as batches:
                 async for batch in batches:
                     yield batch
         except DiscoError as error:
-            span.set_attribute("error.type", error.code)
+            code = error.code
             if isinstance(error, EndpointError):
                 raise
             yield Refusal(error)
         finally:
-            span.end()
+            span.end(code, loop.time())
 
-    async def _admitted(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
+    async def _admitted(self, request: GenerationRequest, span: EngineSpan) -> AsyncGenerator[list[StreamItem], None]:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         granted = await self._slots.acquire()
-        leg = Leg(self._items(request, arrived), request, arrived)
+        leg = Leg(self._items(request, arrived, span), request, arrived)
         self._legs.add(leg)
 
         def stopped(_: asyncio.Task[None]) -> None:
@@ -118,14 +121,20 @@ class EndpointReplica:
         except Exception as error:  # noqa: BLE001
             # The text of a foreign exception may quote the prompt.
             raise EndpointFault(f"the engine raised {type(error).__name__}", self._endpoint) from None
+        finally:
+            span.first_token, span.tokens = leg.first_token, leg.produced
 
-    async def _items(self, request: GenerationRequest, arrived: float) -> AsyncGenerator[StreamItem, None]:
+    async def _items(
+        self, request: GenerationRequest, arrived: float, span: EngineSpan
+    ) -> AsyncGenerator[StreamItem, None]:
         engine = await self._started()
-        queued = asyncio.get_running_loop().time() - arrived
+        began = asyncio.get_running_loop().time()
+        span.engine_began(engine.info.model, began)
         async with aclosing(engine.generate(request)) as items:
             async for item in items:
                 if isinstance(item, Receipt):
-                    yield dataclasses.replace(item, queued=queued, replica=self._name)
+                    span.receipt(item)
+                    yield dataclasses.replace(item, queued=began - arrived, replica=self._name)
                 else:
                     yield item
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -24,15 +25,18 @@ from serve_app.auth import check_access, is_loopback
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.client_headers import request_id, trace_carrier
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
-from serve_app.errors_http import error_body, plain_error
+from serve_app.errors_http import error_body, plain_error, status_of
+from serve_app.gauges import watch_admission
 from serve_app.intake import read_whole
 from serve_app.metrics import Metrics
 from serve_app.openapi import document
-from serve_app.responses import Desk, Generation, Json, outcome_code, refusal
+from serve_app.responses import Arrival, Desk, Generation, Json, outcome_code, refusal
+from serve_app.router_spans import ServerSpan
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.sse import Envelope
 from serve_app.streams import StreamService
+from serve_app.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ class Surface:
     app: AppSettings
     live: Callable[[], LiveSettings]
     http_host: Callable[[], str | None]
-    on_shutdown: Callable[[], None]
+    telemetry: Telemetry
     metrics: Metrics = field(default_factory=Metrics)
     started: int = field(default_factory=lambda: int(time.time()))
     desk: Desk = field(init=False)
@@ -58,6 +62,7 @@ class Surface:
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.service, Admission(self.app.router.max_streams), self.metrics)
+        watch_admission(self.metrics, self.desk.admission)
         self.callers = callers_of(self.app)
 
     def guard(self, request: Request, scope: Scope = "api") -> Caller:
@@ -161,7 +166,8 @@ def _lifespan(surface: Surface) -> Callable[[Starlette], AbstractAsyncContextMan
         yield
         if surface.callers is not None:
             surface.callers.close()
-        surface.on_shutdown()
+        # It blocks until the collector has what is left, and answers may still be on their way out.
+        await asyncio.to_thread(surface.telemetry.shutdown)
 
     return lifespan
 
@@ -178,24 +184,32 @@ def _cors(origins: Sequence[str]) -> Middleware:
 
 
 async def _generate(surface: Surface, request: Request, kind: Literal["chat", "completion"], parse: Parse) -> Response:
-    began = time.monotonic()
-    identity = request_id(request.headers.get("x-request-id"))
+    now = asyncio.get_running_loop().time
+    identity, path = request_id(request.headers.get("x-request-id")), request.scope["path"]
+    arrival = now()
+    span = ServerSpan(surface.telemetry, trace_carrier(request.headers), path, identity, arrival)
     live = surface.live()
     try:
         caller = surface.guard(request)
         caller.enter()
         body = await read_whole(request, live.limits)
-        parsed = parse(body, identity, trace_carrier(request.headers), live).granted(caller.grant)
-    except ClientDisconnect:
+        parsed = parse(body, identity, span.carrier, live).granted(caller.grant)
+    except (ClientDisconnect, asyncio.CancelledError) as left:
         surface.metrics.failed("cancelled")
+        span.end(None, "cancelled", now())
+        if isinstance(left, asyncio.CancelledError):
+            raise
         return Response(status_code=400)
     except Exception as error:  # noqa: BLE001 - an error's own text may quote the body, so nobody else may log it
-        surface.metrics.failed(outcome_code(error, identity))
+        code = outcome_code(error, identity)
+        surface.metrics.failed(code)
+        span.end(status_of(error), code, now())
         return refusal(error)
     prefix = "chatcmpl-" if kind == "chat" else "cmpl-"
     envelope = Envelope(kind, prefix + uuid.uuid4().hex, parsed.client.model, int(time.time()))
     patience = live.limits.stream_seconds + live.limits.idle_seconds
-    return Generation(surface.desk, caller, parsed, envelope, patience, began)
+    span.answering(envelope.id, stream=parsed.stream)
+    return Generation(surface.desk, caller, parsed, envelope, patience, Arrival(arrival, span))
 
 
 async def _refused(_: Request, error: Exception) -> Response:

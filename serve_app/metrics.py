@@ -1,104 +1,136 @@
-"""Prometheus metrics of one router replica: OpenTelemetry's GenAI names where there is one, ``disco_*`` beside them."""
+"""What the router counts and measures, once per request and never per token, and where that goes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from serve_app.core.breaker import BreakerState
+from serve_app import instruments as i
+from serve_app.instruments import CATALOGUE, Instrument, Kind
+from serve_app.telemetry import PROVIDER, Operation
 
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_TBT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-_QOE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
-
-
-def _state_of(states: Callable[[], Mapping[str, BreakerState]], endpoint: str) -> float:
-    return _STATES.index(states()[endpoint])
+#: The values of a gauge now, by its labels' values.
+Reading = Mapping[tuple[str, ...], float]
 
 
-_STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
+class Sink(Protocol):
+    """Somewhere metrics are shown."""
+
+    def record(self, instrument: Instrument, value: float, labels: tuple[str, ...]) -> None:
+        """Add to a counter, set a gauge, or observe for a histogram. ``labels``: values, in the instrument's order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one request, in seconds of one clock. The router received its first content, and delivered it."""
+
+    arrived: float
+    received: float | None
+    delivered: float | None
+    ended: float
 
 
 class Metrics:
-    """Fed once per request, at its end; ``model`` is always a served name, so labels stay few."""
+    """``model`` is always a served name, so labels stay few. One router replica has one of these."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self.running = Gauge("disco_streams_running", "Streams under way", registry=registry)
-        self._requests = Counter("disco_requests", "Requests by outcome code", ["code"], registry=registry)
-        self._ttft = Histogram(
-            "gen_ai_server_time_to_first_token", "Seconds", ["model"], buckets=_TTFT, registry=registry
-        )
-        self._tbt = Histogram(
-            "gen_ai_server_time_per_output_token", "Seconds after the first token, per token", ["model"],
-            buckets=_TBT, registry=registry,
-        )  # fmt: skip
-        self._duration = Histogram(
-            "gen_ai_server_request_duration", "Seconds", ["model"], buckets=_SECONDS, registry=registry
-        )
-        self._usage = Histogram(
-            "gen_ai_client_token_usage", "Tokens", ["model", "token_type"], buckets=_TOKENS, registry=registry
-        )
-        self._wins = Counter("disco_wins", "First tokens by endpoint", ["endpoint"], registry=registry)
-        self._hedges = Counter(
-            "disco_hedges", "Plans by what became of the second launch", ["hedge"], registry=registry
-        )
-        self._migrations = Counter("disco_migrations", "Handoffs", ["reason", "outcome"], registry=registry)
-        self._delayed = Counter("disco_delayed_tokens", "Tokens late after a migration (delay_num)", registry=registry)
-        self._qoe = Histogram(
-            "disco_qoe", "Quality of experience, 1 is best", ["model"], buckets=_QOE, registry=registry
-        )
-        self._cost = Counter("disco_cost_usd", "Cost of all legs", ["endpoint"], registry=registry)
-        self._legs = Counter("disco_legs", "Calls to endpoints", ["endpoint", "reason", "outcome"], registry=registry)
+        self._prometheus = PrometheusSink()
+        self._sinks: list[Sink] = [self._prometheus]
+        self._gauges: list[tuple[Instrument, Callable[[], Reading]]] = []
 
-    def watch_budget(self, share: Callable[[], float]) -> None:
-        """``share``: of all prompt tokens, those the constrained side prefilled (compare the paper's b)."""
-        gauge = Gauge("disco_budget_share", "Share of prompt tokens on the constrained side", registry=self._registry)
-        gauge.set_function(share)
+    def also_to(self, sink: Sink) -> None:
+        self._sinks.append(sink)
 
-    def watch_fallbacks(self, count: Callable[[], float]) -> None:
-        """``count``: requests planned by a static rule so far, because an estimate failed."""
-        gauge = Gauge("disco_static_plans", "Plans made without estimates, since the start", registry=self._registry)
-        gauge.set_function(count)
-
-    def watch_breakers(self, states: Callable[[], Mapping[str, BreakerState]]) -> None:
-        """``states``: of every endpoint's circuit breaker."""
-        gauge = Gauge("disco_breaker_state", "0: closed, 1: half open, 2: open", ["endpoint"], registry=self._registry)
-        for endpoint in states():
-            gauge.labels(endpoint).set_function(partial(_state_of, states, endpoint))
+    def watch(self, gauge: Instrument, read: Callable[[], Reading]) -> None:
+        """``read`` is asked whenever somebody looks."""
+        self._gauges.append((gauge, read))
 
     def failed(self, code: str) -> None:
         """A request ended with an error before it had a report."""
-        self._requests.labels(code).inc()
+        self._record(i.REQUESTS, 1, code)
 
-    def observe(self, model: str, report: Mapping[str, Any], seconds: float, code: str) -> None:
-        """``seconds``: from the request's arrival to its end. ``code``: "ok", or the error's."""
-        self._requests.labels(code).inc()
-        self._duration.labels(model).observe(seconds)
-        tokens, ttft = report["completion_tokens"], report["ttft_s"]
-        if ttft is not None:
-            self._ttft.labels(model).observe(ttft)
-            if tokens > 1:
-                self._tbt.labels(model).observe((seconds - ttft) / (tokens - 1))
-        self._usage.labels(model, "input").observe(report["prompt_tokens"])
-        self._usage.labels(model, "output").observe(tokens)
-        self._hedges.labels(report["hedge"]).inc()
-        if report["winner"] is not None:
-            self._wins.labels(report["winner"]).inc()
-        for leg in report["legs"]:
-            self._legs.labels(leg["endpoint"], leg["reason"], leg["outcome"]).inc()
-            self._cost.labels(leg["endpoint"]).inc(leg["cost_usd"])
-        for migration in report["migrations"]:
-            self._migrations.labels(migration["reason"], migration["outcome"]).inc()
-        self._delayed.inc(report["delay_num"])
+    def observe(self, model: str, operation: Operation, report: Mapping[str, Any], times: Times, code: str) -> None:
+        """A stream is over. ``code``: ok, cancelled, or the error's."""
+        genai = (operation, PROVIDER, model)
+        error = "" if code in ("ok", "cancelled") else code
+        tokens, seconds = report["completion_tokens"], times.ended - times.arrived
+        self._record(i.REQUESTS, 1, code)
+        self._record(i.REQUEST_DURATION, seconds, *genai, error)
+        self._record(i.TOKEN_USAGE, report["prompt_tokens"], *genai, "input")
+        self._record(i.TOKEN_USAGE, tokens, *genai, "output")
+        if times.received is not None:
+            self._record(i.TIME_TO_FIRST_TOKEN, times.received - times.arrived, *genai)
+            if tokens > 1 and code == "ok":
+                self._record(i.TIME_PER_OUTPUT_TOKEN, (times.ended - times.received) / (tokens - 1), *genai)
+        if times.delivered is not None:
+            self._record(i.DELIVERED, times.delivered - times.arrived, *genai)
         if report["qoe"] is not None:
-            self._qoe.labels(model).observe(report["qoe"])
+            self._record(i.QOE, report["qoe"], *genai)
+        self._decisions(report)
+
+    def _decisions(self, report: Mapping[str, Any]) -> None:
+        self._record(i.HEDGES, 1, report["hedge"])
+        if report["winner"] is not None:
+            self._record(i.WINS, 1, report["winner"])
+        for leg in report["legs"]:
+            self._record(i.LEGS, 1, leg["endpoint"], leg["kind"], leg["reason"], leg["outcome"])
+            self._record(i.COST, leg["cost_usd"], leg["endpoint"], leg["kind"])
+            if leg["ttft_s"] is not None:
+                self._record(i.LEG_TTFT, leg["ttft_s"], leg["endpoint"])
+            if leg["queued_s"] is not None:
+                self._record(i.LEG_QUEUE, leg["queued_s"], leg["endpoint"])
+        for migration in report["migrations"]:
+            self._record(i.MIGRATIONS, 1, migration["reason"], migration["outcome"])
+        if any(m["outcome"] == "completed" and m["reason"] != "resume" for m in report["migrations"]):
+            self._record(i.DELAY_NUM, report["delay_num"])
+
+    def publish(self, sink: Sink) -> None:
+        """Tell it what the gauges show now."""
+        for gauge, read in self._gauges:
+            for labels, value in read().items():
+                sink.record(gauge, value, labels)
 
     def render(self) -> bytes:
         """Prometheus' text format."""
-        return generate_latest(self._registry)
+        self.publish(self._prometheus)
+        return generate_latest(self._prometheus.registry)
+
+    def _record(self, instrument: Instrument, value: float, *labels: str) -> None:
+        for sink in self._sinks:
+            sink.record(instrument, value, labels)
+
+
+class PrometheusSink:
+    """A registry of its own, so that two routers in a process count apart."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for each in CATALOGUE:
+            match each.kind:
+                case Kind.COUNTER:
+                    self._counters[each.name] = Counter(each.name, each.help, each.labels, registry=self.registry)
+                case Kind.GAUGE:
+                    self._gauges[each.name] = Gauge(each.name, each.help, each.labels, registry=self.registry)
+                case Kind.HISTOGRAM:
+                    self._histograms[each.name] = Histogram(
+                        each.name, each.help, each.labels, buckets=each.buckets, registry=self.registry
+                    )
+
+    def record(self, instrument: Instrument, value: float, labels: tuple[str, ...]) -> None:
+        match instrument.kind:
+            case Kind.COUNTER:
+                counter = self._counters[instrument.name]
+                (counter.labels(*labels) if labels else counter).inc(value)
+            case Kind.GAUGE:
+                gauge = self._gauges[instrument.name]
+                (gauge.labels(*labels) if labels else gauge).set(value)
+            case Kind.HISTOGRAM:
+                histogram = self._histograms[instrument.name]
+                (histogram.labels(*labels) if labels else histogram).observe(value)

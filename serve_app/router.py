@@ -17,9 +17,11 @@ from actors.handles import ServeEndpoint, expected_info
 from serve_app.auth import is_loopback
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import EndpointId
+from serve_app.gauges import watch_buffers, watch_state
 from serve_app.ingress import Surface, build_http_app
 from serve_app.metrics import Metrics
 from serve_app.priors import initial_state
+from serve_app.ray_metrics import RaySink
 from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings, explain
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
@@ -31,6 +33,9 @@ WATCH_PERIOD = 10.0
 
 #: Seconds between two exchanges with the other router replicas.
 TRADE_PERIOD = 1.0
+
+#: Seconds between two readings of the gauges for Ray's metrics, which leave their process every ten.
+PUBLISH_PERIOD = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +67,14 @@ class DiscoRouter:
     def __serve_build_asgi_app__(self) -> Starlette:
         """Called by Serve after the constructor."""
         metrics = Metrics()
-        metrics.watch_budget(lambda: self._state.budget.spent_share)
-        metrics.watch_fallbacks(lambda: self._state.planner.fallbacks)
-        metrics.watch_breakers(lambda: {name: self._state.breakers[name].state for name in self._endpoints})
+        if self._app.telemetry.ray_metrics:
+            sink = RaySink()
+            metrics.also_to(sink)
+            self._tasks.add(asyncio.create_task(_publish(metrics, sink)))
+        watch_state(metrics, self._state, self._endpoints)
+        watch_buffers(metrics, self._service.buffers)
         self._surface = Surface(
-            self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry.shutdown, metrics
+            self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry, metrics
         )
         return build_http_app(self._surface)
 
@@ -129,6 +137,13 @@ class DiscoRouter:
             else:
                 cursor, load.elsewhere = news.cursor, news.running
                 estimates.merge(news.observations)
+
+
+async def _publish(metrics: Metrics, sink: RaySink) -> None:
+    """Ray does not ask for gauges, so it is told."""
+    while True:
+        metrics.publish(sink)
+        await asyncio.sleep(PUBLISH_PERIOD)
 
 
 async def effective_http_host() -> str | None:

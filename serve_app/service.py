@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import Literal
 
 from serve_app.core.breaker import health_of
+from serve_app.core.buffer import TokenBuffer
 from serve_app.core.charge import Charge
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import UnknownModel
 from serve_app.core.estimates import PRIOR_PROMPT, Observation, Seen
-from serve_app.core.legs import Leg
+from serve_app.core.legs import Leg, LegReason
 from serve_app.core.migration import MigrationMode, Mover
-from serve_app.core.model import ChatPrompt, DispatchPlan, EndpointId, EndpointInfo, FinishReason
+from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishReason
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
@@ -28,10 +29,11 @@ from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
 from serve_app.eligibility import eligible_endpoints
 from serve_app.priors import breaker_config, cost_model, planner_config
+from serve_app.router_spans import Begun, RequestSpan
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
 from serve_app.streams import ClientRequest, Delta, Outcome, Usage
-from serve_app.telemetry import LegSpan, Operation, RequestSpan, Telemetry
+from serve_app.telemetry import Telemetry, operation_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class StreamService:
         self._state = state
         self._telemetry = telemetry
         self._random = random.Random(app.router.seed)
+        self._streams: set[OpenStream] = set()
 
     def reconfigure(self, live: LiveSettings) -> None:
         """``live`` fits the application (``LiveSettings.check_against``). What was observed stays."""
@@ -64,14 +67,26 @@ class StreamService:
     def models(self) -> Sequence[str]:
         return tuple(self._app.models)
 
+    def buffers(self) -> Sequence[TokenBuffer]:
+        """Those of the streams under way."""
+        return [stream.buffer for stream in self._streams]
+
     def open(self, request: ClientRequest) -> OpenStream:
         """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
         eligible = self._eligible(request)
-        operation: Operation = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
-        span = self._telemetry.start_request(
-            request.trace, request.request_id, request.model, request.grant.key, operation
+        return self._launch(request, eligible, self._span(request))
+
+    def _span(self, request: ClientRequest) -> RequestSpan:
+        return RequestSpan(
+            self._telemetry,
+            request.trace,
+            request.request_id,
+            request.model,
+            operation_of(request.prompt),
+            asyncio.get_running_loop().time(),
+            key=request.grant.key,
+            sampling=request.sampling,
         )
-        return self._launch(request, eligible, span)
 
     def _eligible(self, request: ClientRequest) -> list[EndpointInfo]:
         if request.model not in self._app.models:
@@ -98,6 +113,7 @@ class StreamService:
         )
         if avoided := tuple(info.id for info in ranked[len(healthy) :]):
             plan = replace(plan, reason=f"{plan.reason}, avoiding {', '.join(avoided)}", avoided=avoided)
+        span.planned(plan, [info.id for info in eligible], now)
         session = StreamSession(
             request.request_id, self._config(request, estimated), plan, ranked, self._mover(request), self._watch()
         )
@@ -105,6 +121,7 @@ class StreamService:
         stream = OpenStream(self, request, session, span, charge, trail)
         job = StreamJob(request.prompt, request.sampling, request.delivery)
         stream.driver = StreamDriver(session, job, self._endpoints, stream, trail)
+        self._streams.add(stream)
         stream.driver.start()
         return stream
 
@@ -207,10 +224,13 @@ class OpenStream:
         self._span = span
         self._charge = charge
         self._trail = trail
-        self._legs: dict[str, LegSpan] = {}
         self._costs = service._state.planner.costs
         self._notional = service.live.prices.notional
         self._over = False
+
+    @property
+    def buffer(self) -> TokenBuffer:
+        return self._session.buffer
 
     @property
     def plan(self) -> DispatchPlan:
@@ -251,7 +271,7 @@ class OpenStream:
         report = build_report(session, self._costs, notional=self._notional)
         if self._request.grant.key is not None:
             report["key"] = self._request.grant.key
-        return Outcome(word, usage, report)
+        return Outcome(word, usage, report, session.winner.first_token if session.winner is not None else None)
 
     async def aclose(self) -> None:
         """Stop every leg, settle the budget, end the spans. Idempotent."""
@@ -261,25 +281,31 @@ class OpenStream:
         try:
             await self.driver.aclose()
         finally:
+            self._service._streams.discard(self)
             self._charge.close(self._session)
             closed = self.driver.closed or Close()
             try:
                 self._service.learn(self._request, self._session, closed.finish)
             except Exception as error:  # noqa: BLE001 - the answer is out; it must not fail afterwards
                 logger.error("request %s taught nothing: %s", self._request.request_id, type(error).__name__)  # noqa: TRY400
-            code = closed.error.code if closed.error else None if closed.finish else "cancelled"
-            self._span.end(self.outcome, code)
+            code = closed.error.code if closed.error else "ok" if closed.finish else "cancelled"
+            session, now = self._session, asyncio.get_running_loop().time()
+            verdicts = [(session.judged_at[target], decision) for target, decision in session.verdicts.items()]
+            self._span.end(self.outcome, code, session.winner, verdicts, now)
 
     def leg_started(self, leg: Leg) -> dict[str, str]:
-        state = self._service._state
+        state, session = self._service._state, self._session
         state.load.started(leg.info.id)
         state.breakers[leg.info.id].started(leg.attempt, leg.started)
-        span = self._span.start_leg(leg.attempt, leg.info, leg.reason.value)
-        self._legs[leg.attempt] = span
-        return span.inject()
+        if leg.handoff is None:
+            return self._span.leg_started(leg)
+        source = next((other for other in reversed(session.legs) if other.used), None)
+        decision = session.verdicts[leg.info.id] if leg.reason is LegReason.MIGRATION else None
+        return self._span.leg_started(leg, Begun(session.migrations[-1], source, decision))
 
     def leg_ended(self, leg: Leg) -> None:
         state, now = self._service._state, asyncio.get_running_loop().time()
         state.load.ended(leg.info.id, now - leg.started)
         state.breakers[leg.info.id].ended(leg.attempt, health_of(leg), leg.started, now)
-        self._legs.pop(leg.attempt).end(leg_report(leg, self._session, self._costs))
+        report = leg_report(leg, self._session, self._costs)
+        self._span.leg_ended(leg, self._session.winner, report, now)

@@ -69,11 +69,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``report`` is the JSON-ready ``disco`` object."""
+    """``report`` is the JSON-ready ``disco`` object.
+
+    first_token: when the winner's first content came, in seconds of the event loop's clock; None without any.
+    """
 
     finish_reason: Literal["stop", "length"]
     usage: Usage
     report: dict[str, Any]
+    first_token: float | None = None
 
 
 class TextStream(Protocol):

@@ -1,13 +1,16 @@
-"""Spans: one for the request, one for each leg, one for the engine's work on a leg; none per token.
+"""Who owns tracing in a process, and how its spans leave it.
 
-They are started and ended explicitly and never become the ambient context, which a cancelled generator would leave
-behind in the wrong task. Attribute names follow OpenTelemetry's GenAI conventions; ours are under ``disco.*``.
+Spans are started and ended explicitly, with times of the event loop's clock, and never become the ambient context,
+which a cancelled generator would leave behind in the wrong task. ``router_spans`` and ``worker_spans`` make them.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -15,133 +18,119 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from serve_app.core.model import EndpointInfo
+from serve_app.core.model import ChatPrompt, Prompt
 from serve_app.settings import TelemetrySettings
-from serve_app.streams import Outcome
 
 #: GenAI conventions' names of the two calls.
 Operation: TypeAlias = Literal["chat", "text_completion"]
 
+#: GenAI conventions' ``gen_ai.provider.name`` of whatever answers through this service.
+PROVIDER = "disco"
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 #: Milliseconds that a finished span waits for company before it is exported.
 _EXPORT_DELAY = 500
+#: Finished spans that wait for a slow collector. More are dropped.
+_QUEUE = 16_384
+
+
+class TwoOwners(ValueError):
+    """Tracing is configured twice, so that spans of one request would go to different places."""
 
 
 class Telemetry:
-    """Owns the process's only TracerProvider, without making it global. Without an exporter no span is recorded."""
+    """The process's tracer: our own, never made global; or Serve's, where its ``tracing_config`` is on and ours is not.
+
+    Without either no span is recorded, but the client's trace context still travels. Raises ``TwoOwners`` for both.
+    """
 
     def __init__(self, settings: TelemetrySettings, service: str, exporter: SpanExporter | None = None) -> None:
         exporter = exporter or _exporter(settings)
+        serves = trace.get_tracer_provider()
         self._provider: TracerProvider | None = None
-        tracer: trace.Tracer = trace.NoOpTracer()
-        if exporter is not None:
-            self._provider = TracerProvider(
-                sampler=ParentBased(TraceIdRatioBased(settings.sampling)),
-                resource=Resource.create({"service.name": service}),
-                shutdown_on_exit=False,
+        #: The ambient span is Serve's, and ours belong under it.
+        self.joins_ambient = isinstance(serves, TracerProvider)
+        if exporter is None:
+            self.tracer: trace.Tracer = serves.get_tracer("disco-serve") if self.joins_ambient else trace.NoOpTracer()
+            return
+        if self.joins_ambient:
+            raise TwoOwners(
+                "telemetry.otlp_endpoint and Serve's tracing_config are both on; remove one of them, "
+                "for instance set tracing_config.enabled to false"
             )
-            self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=_EXPORT_DELAY))
-            tracer = self._provider.get_tracer("disco-serve")
-        self._tracer = tracer
-
-    def start_request(
-        self,
-        carrier: Mapping[str, str],
-        request_id: str,
-        model: str,
-        key: str | None = None,
-        operation: Operation = "chat",
-    ) -> RequestSpan:
-        """``carrier`` holds the client's W3C trace context, if it sent one. ``key``: the name of the caller's."""
         attributes = {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": "disco",
-            "gen_ai.request.model": model,
-            "disco.request_id": request_id,
+            "service.name": service,
+            "service.namespace": "disco",
+            "service.version": _version(),
+            "service.instance.id": str(uuid.uuid4()),
         }
-        if key is not None:
-            attributes["disco.key"] = key
-        parent = _PROPAGATOR.extract(dict(carrier), otel_context.Context())
-        span = self._tracer.start_span(f"{operation} {model}", parent, SpanKind.SERVER, attributes)
-        return RequestSpan(self._tracer, span, operation)
-
-    def start_worker(self, carrier: Mapping[str, str], endpoint: str, attempt: str) -> Span:
-        """The engine's work on one leg, in the actor's own process. The caller ends it."""
-        parent = _PROPAGATOR.extract(dict(carrier), otel_context.Context())
-        attributes = {"disco.endpoint": endpoint, "disco.attempt": attempt}
-        return self._tracer.start_span(f"generate {endpoint}", parent, SpanKind.SERVER, attributes)
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(settings.sampling)),
+            resource=Resource.create(attributes),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(exporter, max_queue_size=_QUEUE, schedule_delay_millis=_EXPORT_DELAY)
+        )
+        self.tracer = self._provider.get_tracer("disco-serve")
 
     def shutdown(self) -> None:
-        """Export what is finished; blocks for as long as the exporter needs."""
+        """Export what is finished; blocks for as long as the exporter needs. Idempotent."""
         if self._provider is not None:
             self._provider.shutdown()
+            self._provider = None
 
 
-class RequestSpan:
-    """The router's span of one request."""
+class SpanClock:
+    """Turns seconds of the event loop's clock into the nanoseconds since 1970 in which OpenTelemetry counts.
 
-    def __init__(self, tracer: trace.Tracer, span: Span, operation: Operation) -> None:
-        self._tracer = tracer
-        self._span = span
-        self._operation = operation
+    ``now``: the loop's time at this moment.
+    """
 
-    def start_leg(self, attempt: str, info: EndpointInfo, reason: str) -> LegSpan:
-        parent = trace.set_span_in_context(self._span, otel_context.Context())
-        attributes = {
-            "gen_ai.operation.name": self._operation,
-            "gen_ai.provider.name": "disco",
-            "gen_ai.request.model": info.model,
-            "disco.endpoint": info.id,
-            "disco.endpoint.kind": info.kind.value,
-            "disco.attempt": attempt,
-            "disco.leg.reason": reason,
-        }
-        return LegSpan(self._tracer.start_span(f"{self._operation} {info.id}", parent, SpanKind.CLIENT, attributes))
+    __slots__ = ("_epoch",)
 
-    def end(self, outcome: Outcome, error: str | None) -> None:
-        """``error``: a stable code, never a message."""
-        report = outcome.report
-        self._span.set_attribute("disco.policy", report["policy"])
-        self._span.set_attribute("disco.eligible", report["eligible"])
-        self._span.set_attribute("disco.hedge", report["hedge"])
-        self._span.set_attribute("disco.migrations", len(report["migrations"]))
-        self._span.set_attribute("disco.cost_usd", report["cost_usd"])
-        if report["ttft_s"] is not None:
-            self._span.set_attribute("gen_ai.response.time_to_first_chunk", report["ttft_s"])
-        _end(self._span, outcome.usage.prompt_tokens, outcome.usage.completion_tokens, error)
+    def __init__(self, now: float) -> None:
+        self._epoch = time.time_ns() - round(now * 1e9)
+
+    def at(self, seconds: float) -> int:
+        return self._epoch + round(seconds * 1e9)
 
 
-class LegSpan:
-    """The router's span of one call to an endpoint."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def inject(self) -> dict[str, str]:
-        """The W3C carrier that makes the endpoint's span a child of this one."""
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, trace.set_span_in_context(self._span, otel_context.Context()))
-        return carrier
-
-    def end(self, report: Mapping[str, Any]) -> None:
-        """``report``: the leg's part of the request's report."""
-        self._span.set_attribute("disco.leg.outcome", report["outcome"])
-        self._span.set_attribute("disco.cost_usd", report["cost_usd"])
-        if report["ttft_s"] is not None:
-            self._span.set_attribute("gen_ai.response.time_to_first_chunk", report["ttft_s"])
-        _end(self._span, report["prefill_tokens"], report["tokens"], report["error"])
+def operation_of(prompt: Prompt) -> Operation:
+    return "chat" if isinstance(prompt, ChatPrompt) else "text_completion"
 
 
-def _end(span: Span, input_tokens: int, output_tokens: int, error: str | None) -> None:
-    span.set_attribute("gen_ai.usage.input_tokens", input_tokens)
-    span.set_attribute("gen_ai.usage.output_tokens", output_tokens)
-    if error is not None:
-        span.set_attribute("error.type", error)
-        span.set_status(Status(StatusCode.ERROR))
-    span.end()
+def context_of(span: Span) -> otel_context.Context:
+    """A context of this span alone, for its children."""
+    return trace.set_span_in_context(span, otel_context.Context())
+
+
+def context_from(carrier: Mapping[str, str]) -> otel_context.Context:
+    """What another process says in W3C headers, and nothing of this one's."""
+    return _PROPAGATOR.extract(dict(carrier), otel_context.Context())
+
+
+def carrier_of(span: Span) -> dict[str, str]:
+    """The W3C headers that make another process's span a child of this one."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, context_of(span))
+    return carrier
+
+
+def mark_error(span: Span, code: str) -> None:
+    """``code``: stable, never a message."""
+    span.set_attribute("error.type", code)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _version() -> str:
+    try:
+        return version("disco-serve")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _exporter(settings: TelemetrySettings) -> SpanExporter | None:

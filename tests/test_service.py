@@ -233,7 +233,9 @@ def test_one_trace_with_a_span_for_the_request_each_leg_and_each_engine() -> Non
     spans: list[ReadableSpan] = [span for exporter in exporters for span in exporter.get_finished_spans()]
     assert {format(span.context.trace_id, "032x") for span in spans} == {"0af7651916cd43dd8448eb211c80319c"}
     names = sorted(span.name.split()[0] + " " + str(span.kind.name) for span in spans)
-    assert names == ["generate SERVER"] * 3 + ["text_completion CLIENT"] * 3 + ["text_completion SERVER"]
+    work = ["decode INTERNAL"] * 3 + ["generate SERVER"] * 3 + ["handoff INTERNAL"]
+    phases = ["prefill INTERNAL"] * 3 + ["queue INTERNAL"] * 3
+    assert names == work + phases + ["text_completion CLIENT"] * 3 + ["text_completion INTERNAL"]
     (root,) = [span for span in spans if span.name == "text_completion disco"]
     attributes = dict(root.attributes or {})
     assert attributes["gen_ai.request.model"] == "disco"

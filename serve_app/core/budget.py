@@ -45,6 +45,11 @@ class TokenBudget:
         self.admitted = 0
         self.spent = 0
 
+    @property
+    def share(self) -> float:
+        """b, as configured."""
+        return self._share
+
     def set_share(self, share: float) -> None:
         self._share = share
 

@@ -119,7 +119,10 @@ class Leg:
 
 @dataclass(slots=True)
 class MigrationRecord:
-    """What became of one handoff. ``gap``: seconds between the last token before and the first one after it."""
+    """What became of one handoff. ``started``, ``ended``: seconds on the session's clock.
+
+    gap: seconds between the last token before and the first one after it.
+    """
 
     source: str
     target: str
@@ -130,6 +133,11 @@ class MigrationRecord:
     outcome: str = "pending"
     accepted_after: float | None = None
     gap: float | None = None
+    ended: float | None = None
+
+    def end(self, outcome: str, now: float) -> None:
+        self.outcome = outcome
+        self.ended = now
 
 
 def first_cause(first: DiscoError | None, legs: Sequence[Leg]) -> DiscoError | None:

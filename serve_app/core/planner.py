@@ -70,7 +70,8 @@ class Planner:
 
     ``constrained_kind``: the side whose prompt tokens the budget limits, None with endpoints of one kind only. Prices
     alone decide it, so what a plan was allowed and what its request is charged for are the same side.
-    ``fallbacks``: plans made without estimates, because an estimate failed. ``fits``: how often estimates were renewed.
+    ``fallbacks``: plans made without estimates, because an estimate failed. ``fits``: how often estimates were renewed;
+    ``fitted_at``: when last.
     """
 
     def __init__(
@@ -87,7 +88,8 @@ class Planner:
         self._infos = tuple(infos)
         self.constrained_kind = _dear_kind(config, self._infos, costs)
         self.estimates = Estimates({info.id: priors[info.id] for info in infos}, config.window)
-        self._fitted_at: float | None = None
+        self.fitted_at: float | None = None
+        self._stale = False
         self._share = config.budget
         self._decode = PROMPTS_ONLY
         self._fitted: dict[tuple[EndpointId, int, EndpointId, int], Policy] = {}
@@ -98,7 +100,7 @@ class Planner:
         if config.window != self.config.window:
             self.estimates.resize(config.window)
         self.config, self.costs = config, costs
-        self._fitted_at = None
+        self._stale = True
 
     # --- what is believed ---------------------------------------------------------------------------------------
 
@@ -238,11 +240,15 @@ class Planner:
         return min(of_kind, key=lambda i: queue(i.id) + self.profile(i.id).expected_ttft(prompt_tokens), default=None)
 
     def _refit_if_due(self, now: float, share: float) -> None:
-        news, last = self.estimates.news, self._fitted_at
-        if last is not None and (not news or (news < MOST_NEWS and now - last < self.config.refit_seconds)):
+        news, last = self.estimates.news, self.fitted_at
+        if (
+            last is not None
+            and not self._stale
+            and (not news or (news < MOST_NEWS and now - last < self.config.refit_seconds))
+        ):
             return
         # Noted first: should an estimate fail, the last good fit serves until the next one is due.
-        self._fitted_at = now
+        self.fitted_at, self._stale = now, False
         self.fits += 1
         self.estimates.refit()
         self._share = share

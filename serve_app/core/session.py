@@ -85,6 +85,7 @@ class StreamSession:
         self._attempts: dict[AttemptId, Leg] = {}
         self.migrations: list[MigrationRecord] = []
         self.verdicts: dict[EndpointId, MigrationDecision] = {}
+        self.judged_at: dict[EndpointId, float] = {}
         self.winner: Leg | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
@@ -298,7 +299,8 @@ class StreamSession:
 
     def _take_over(self, leg: Leg, now: float) -> None:
         record = self.migrations[-1]
-        record.outcome, record.gap = "completed", now - self.buffer.arrivals[-1] if self.buffer.arrivals else None
+        record.end("completed", now)
+        record.gap = now - self.buffer.arrivals[-1] if self.buffer.arrivals else None
         if self._owner is not None and self._owner.overdue:
             self._cancel(self._owner, LegOutcome.FAILED, now)
             self._blame(self._owner, silence(self._owner))
@@ -355,7 +357,7 @@ class StreamSession:
         self._close(Close(error=first_cause(self._first_error or self.legs[-1].error, self.legs)), now)
 
     def _target_failed(self, leg: Leg, now: float) -> None:
-        self.migrations[-1].outcome = "failed"
+        self.migrations[-1].end("failed", now)
         self._target = None
         if leg.reason is LegReason.MIGRATION:
             self._planned = self.config.max_planned
@@ -367,7 +369,7 @@ class StreamSession:
     def _abandon(self, now: float) -> None:
         assert self._target is not None
         assert self._owner is not None
-        self.migrations[-1].outcome = "abandoned"
+        self.migrations[-1].end("abandoned", now)
         self._cancel(self._target, LegOutcome.ABANDONED, now)
         if self._target.reason is LegReason.RESCUE:
             self._rescues -= 1
@@ -433,6 +435,7 @@ class StreamSession:
         parked = {leg.info.id: now - leg.started for leg in self.legs if leg.is_parked(now, keep)}
         decisions = self._candidates.moves(source.info, self.legs, self._state(now), barred=barred, parked=parked)
         self.verdicts.update({decision.target: decision for decision in decisions})
+        self.judged_at.update(dict.fromkeys((decision.target for decision in decisions), now))
         if not decisions or decisions[0].verdict is not Verdict.GO:
             return
         self._planned += 1
@@ -517,7 +520,7 @@ class StreamSession:
             if leg.live:
                 self._cancel(leg, LegOutcome.LOST if leg.watched else LegOutcome.CANCELLED, now)
         if self._target is not None:
-            self.migrations[-1].outcome = "cancelled"
+            self.migrations[-1].end("cancelled", now)
         self._pending.clear()
         self._owner = self._target = None
         self.phase = Phase.CLOSED

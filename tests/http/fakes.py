@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 import httpx
 import uvicorn
+from opentelemetry.sdk.trace.export import SpanExporter
 from starlette.applications import Starlette
 
 from serve_app.core.errors import UnknownModel
 from serve_app.ingress import Surface, build_http_app
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.streams import ClientRequest, Delta, EndpointState, Outcome, Readiness, Usage
+from serve_app.telemetry import Telemetry
 
 CANARY = "canary-7f3a"
 CHAT = "/v1/chat/completions"
@@ -33,11 +35,11 @@ REPORT: dict[str, Any] = {
     "winner": "phone",
     "legs": [
         {"attempt": "r-1-cloud", "endpoint": "cloud", "kind": "cloud", "imitates": None, "reason": "dispatch",
-         "start_s": 0.0, "ttft_s": None, "tokens": 0, "prefill_tokens": 5, "cost_usd": 0.25, "outcome": "lost",
-         "error": None},
+         "start_s": 0.0, "ttft_s": None, "queued_s": None, "tokens": 0, "prefill_tokens": 5, "cost_usd": 0.25,
+         "outcome": "lost", "error": None},
         {"attempt": "r-2-phone", "endpoint": "phone", "kind": "device", "imitates": "s23", "reason": "hedge",
-         "start_s": 0.3, "ttft_s": 0.2, "tokens": 2, "prefill_tokens": 5, "cost_usd": 0.5, "outcome": "completed",
-         "error": None},
+         "start_s": 0.3, "ttft_s": 0.2, "queued_s": 0.1, "tokens": 2, "prefill_tokens": 5, "cost_usd": 0.5,
+         "outcome": "completed", "error": None},
     ],
     "migrations": [
         {"from": "phone", "to": "cloud", "at_token": 1, "mode": "overlap", "reason": "planned",
@@ -102,11 +104,13 @@ class FakeStream:
         self._service = service
         self._deltas = service.script(request)
         self._held: list[Delta] = []
+        self._first_token: float | None = None
         service.running += 1
 
     async def started(self) -> None:
         async for delta in self._deltas:
             self._held.append(delta)
+            self._first_token = asyncio.get_running_loop().time()
             break
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
@@ -117,7 +121,7 @@ class FakeStream:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(self._service.finish, Usage(5, 2, True), REPORT)
+        return Outcome(self._service.finish, Usage(5, 2, True), REPORT, self._first_token)
 
     async def aclose(self) -> None:
         await self._deltas.aclose()
@@ -152,13 +156,15 @@ def make_surface(
     *,
     host: str | None = "127.0.0.1",
     live: dict[str, Any] | None = None,
+    exporter: SpanExporter | None = None,
     **app: Any,
 ) -> Surface:
     settings = AppSettings.model_validate(
         {"endpoints": {"phone": {"kind": "device", "engine": {"type": "simulated"}}}} | app
     )
     live_settings = LiveSettings.model_validate(live or {})
-    return Surface(service or FakeService(), settings, lambda: live_settings, lambda: host, lambda: None)
+    telemetry = Telemetry(settings.telemetry, "disco-router", exporter)
+    return Surface(service or FakeService(), settings, lambda: live_settings, lambda: host, telemetry)
 
 
 @dataclass

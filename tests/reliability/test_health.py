@@ -119,7 +119,10 @@ def test_a_failure_is_counted_for_the_endpoint_that_failed_and_no_other() -> Non
             assert (await stack.stream()).text == TEXT
         assert states(stack) == {"cloud": "closed", "phone": "open"}
         rendered = stack.surface.metrics.render().decode()
-        assert f'disco_legs_total{{endpoint="phone",outcome="failed",reason="dispatch"}} {len(phone.calls)}' in rendered
+        assert (
+            f'disco_legs_total{{endpoint="phone",kind="device",outcome="failed",reason="dispatch"}} {len(phone.calls)}'
+            in rendered
+        )
 
     run_virtual(main())
 
