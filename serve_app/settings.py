@@ -73,7 +73,7 @@ class TelemetrySettings(Settings):
     sampling: Share = Field(
         default=1.0, description="Share of the requests that are traced if the client says nothing."
     )
-    ray_metrics: bool = Field(default=True, description="Show the router's metrics through Ray's, too.")
+    ray_metrics: bool = Field(default=False, description="Show the metrics at Ray's ports, too, to everybody there.")
 
 
 class RouterSettings(Settings):

@@ -81,44 +81,20 @@ class Answer:
 class Asking:
     """A client of an ASGI application, without a socket."""
 
-<<<<<<< HEAD
-    def __init__(self, *endpoints: ScriptedEndpoint, live: dict[str, Any] | None = None, **app: Any) -> None:
-        placeholder = {"type": "simulated"}
-        configured = {e.info.id: {"kind": e.info.kind.value, "engine": placeholder, "slots": 64} for e in endpoints}
-        self.app = AppSettings.model_validate({"endpoints": configured} | app)
-        self.live = LiveSettings.model_validate(
-            {name: _merged(LIVE.get(name), s) for name, s in (LIVE | (live or {})).items()}
-        )
-        self.endpoints = {endpoint.info.id: endpoint for endpoint in endpoints}
-        self.state = initial_state(self.app, self.live, [endpoint.info for endpoint in endpoints])
-        self.telemetry = Telemetry(self.app.telemetry, "disco-router")
-        self.service = ScriptedService(self.endpoints, self.app, self.live, self.state, self.telemetry)
-        service, loopback = self.service, "127.0.0.1"
-        self.surface = Surface(service, self.app, lambda: service.live, lambda: loopback, self.telemetry.shutdown)
-        self.http = build_http_app(self.surface)
-=======
     http: Starlette
->>>>>>> e7d906f (Trace a request from its HTTP call to the engine's queue, prefill and decode; name metrics by OpenTelemetry's conventions)
 
     async def ask(
         self,
         *,
         leave_at: float | None = None,
         read: Sequence[float] = (),
-<<<<<<< HEAD
         key: str | None = None,
         gone: asyncio.Event | None = None,
+        headers: dict[str, str] | None = None,
         **fields: Any,
     ) -> Answer:
         """Post a chat request and take the answer. ``leave_at``, ``gone``: the client goes away then. ``read``: seconds
         that it takes over each part, the last of them for all further ones."""
-=======
-        headers: dict[str, str] | None = None,
-        **fields: Any,
-    ) -> Answer:
-        """Post a chat request and take the answer. ``leave_at``: the client goes away then. ``read``: seconds that it
-        takes over each part, the last of them for all further ones."""
->>>>>>> e7d906f (Trace a request from its HTTP call to the engine's queue, prefill and decode; name metrics by OpenTelemetry's conventions)
         content = {"model": "disco", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100} | fields
         answer, loop = Answer(), asyncio.get_running_loop()
         asked, gone = [json.dumps(content).encode()], gone or asyncio.Event()
@@ -140,12 +116,9 @@ class Asking:
                 await asyncio.sleep(read[min(len(answer.parts), len(read)) - 1])
 
         timer = None if leave_at is None else loop.call_at(leave_at, gone.set)
-<<<<<<< HEAD
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        headers += [(b"authorization", f"Bearer {key}".encode())] if key is not None else []
-=======
         sent = {"host": "localhost", "content-type": "application/json"} | (headers or {})
->>>>>>> e7d906f (Trace a request from its HTTP call to the engine's queue, prefill and decode; name metrics by OpenTelemetry's conventions)
+        if key is not None:
+            sent["authorization"] = f"Bearer {key}"
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": CHAT, "raw_path": CHAT.encode(), "query_string": b"", "root_path": "",
