@@ -26,7 +26,7 @@ def watch_state(metrics: Metrics, state: SharedState, endpoints: Iterable[Endpoi
 
     def fit_age() -> float:
         fitted = state.planner.fitted_at
-        return 0.0 if fitted is None else asyncio.get_running_loop().time() - fitted
+        return 0.0 if fitted is None else _now() - fitted
 
     def of_each(read: Callable[[EndpointId], float]) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(name,): read(name) for name in names}
@@ -42,10 +42,9 @@ def watch_state(metrics: Metrics, state: SharedState, endpoints: Iterable[Endpoi
 
 def watch_buffers(metrics: Metrics, buffers: Callable[[], Iterable[TokenBuffer]]) -> None:
     """``buffers``: of the streams under way."""
-
-    def lead() -> int:
-        now = asyncio.get_running_loop().time()
-        return sum(buffer.lead(now) for buffer in buffers())
-
     metrics.watch(i.BACKLOG, lambda: {(): sum(buffer.backlog for buffer in buffers())})
-    metrics.watch(i.LEAD, lambda: {(): lead()})
+    metrics.watch(i.LEAD, lambda: {(): sum(buffer.lead(_now()) for buffer in buffers())})
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -22,7 +22,8 @@ from serve_app.cli.overview import EndpointNow, Overview, StreamNow, from_metric
 from serve_app.cli.ready import Readiness
 from serve_app.cli.top import TopOptions, top
 from serve_app.cli.top_view import render
-from serve_app.metrics import Metrics
+from serve_app.instruments import BUDGET_SHARE
+from serve_app.metrics import Metrics, Times
 from tests.http.fakes import REPORT
 
 LIVE: dict[str, Any] = {
@@ -56,8 +57,8 @@ NO_KEY = {"error": {"message": "no key"}}
 
 def metrics() -> str:
     found = Metrics()
-    found.observe("disco", REPORT | {"legs": REPORT["legs"]}, 1.0, "ok")
-    found.watch_budget(lambda: 0.25)
+    found.observe("disco", "chat", REPORT, Times(0.0, 0.5, 0.6, 1.0), "ok")
+    found.watch(BUDGET_SHARE, lambda: {(): 0.25})
     return found.render().decode()
 
 

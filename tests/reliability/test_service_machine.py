@@ -25,7 +25,6 @@ from serve_app.keys import sha256_of
 from serve_app.settings import LiveSettings
 from serve_app.sim.virtual_time import VirtualTimeLoop
 from serve_app.spending import FILE_NAME
-from serve_app.telemetry import Telemetry
 from tests.support.effort import examples
 from tests.support.scripted_service import Answer, Stack
 from tests.support.session_stage import CLOUD, LAPTOP, PHONE
@@ -137,10 +136,13 @@ class ServiceMachine(RuleBasedStateMachine):
                 },
                 "spending_folder": self.folder.name,
             }
-            stack = Stack(*self.endpoints.values(), live=LIVE, access=access, router={"max_streams": MOST_STREAMS})  # type: ignore[arg-type]
-            self.telemetry = Telemetry(stack.app.telemetry, "disco-router", self.spans)
-            stack.service._telemetry = self.telemetry
-            return stack
+            return Stack(
+                *self.endpoints.values(),  # type: ignore[arg-type]
+                live=LIVE,
+                exporter=self.spans,
+                access=access,
+                router={"max_streams": MOST_STREAMS},
+            )
 
         self.stack = self.run(build())
 
@@ -255,18 +257,24 @@ class ServiceMachine(RuleBasedStateMachine):
         assert asyncio.all_tasks(self.loop) == set()
 
     def the_accounts_add_up(self) -> None:
+        async def rendered() -> bytes:
+            return self.stack.surface.metrics.render()
+
         counted: dict[str, float] = {}
-        for family in text_string_to_metric_families(self.stack.surface.metrics.render().decode()):
+        for family in text_string_to_metric_families(self.run(rendered()).decode()):
             for sample in family.samples:
                 counted[sample.name] = counted.get(sample.name, 0.0) + sample.value
         assert counted.get("disco_requests_total", 0.0) == len(self.clients)
         spent = sum(self.spent(name) for name in KEYS)
         assert abs(counted.get("disco_cost_usd_total", 0.0) - spent) < 1e-9
-        self.telemetry.shutdown()
+        self.stack.telemetry.shutdown()
         kinds = [span.name for span in self.spans.get_finished_spans()]
-        answers = counted.get("gen_ai_server_request_duration_count", 0.0)
+        answers = counted.get("gen_ai_server_request_duration_seconds_count", 0.0)
         assert kinds.count("chat disco") == answers
-        assert len(kinds) == answers + counted.get("disco_legs_total", 0.0)
+        assert kinds.count("POST /v1/chat/completions") == len(self.clients)
+        assert kinds.count("handoff") == counted.get("disco_migrations_total", 0.0)
+        legs = [kind for kind in kinds if kind.startswith("chat ") and kind != "chat disco"]
+        assert len(legs) == counted.get("disco_legs_total", 0.0)
 
     def spent(self, name: str) -> float:
         """By the file."""
