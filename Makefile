@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 VLLM := .venv-vllm
+PHOENIX := .venv-phoenix
 WORKERS ?= 2
 
-.PHONY: serve demo test test-alone test-vllm check identity chaos fuzz install clean
+.PHONY: serve demo test test-alone test-vllm test-traces check identity chaos fuzz install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -44,6 +45,17 @@ test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes af
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm tests/engines --timeout 900 \
 		-W ignore::pytest.PytestUnraisableExceptionWarning
 
+$(PHOENIX)/installed.log: | install
+	$(BIN)/python -m venv --clear $(PHOENIX)
+	@echo "installing Arize Phoenix into $(PHOENIX), 1 GB"
+	@$(PHOENIX)/bin/python -m pip install --disable-pip-version-check --no-input 'arize-phoenix>=20,<21' \
+		> $(PHOENIX)/install.log 2>&1 || { tail -n 25 $(PHOENIX)/install.log; exit 1; }
+	@mv $(PHOENIX)/install.log $@
+
+test-traces: $(PHOENIX)/installed.log ## traces between processes, and in a real store of traces: some minutes
+	$(BIN)/disco model fetch smollm2-135m-instruct
+	DISCO_TEST_PHOENIX=$(PHOENIX)/bin/phoenix $(BIN)/python -m pytest -m traces --timeout 900
+
 identity: install ## every cut 1..64 of five prompts through the real model: about half an hour
 	$(BIN)/disco model fetch smollm2-135m-instruct
 	$(BIN)/python -m pytest tests/identity --all-cuts -q
@@ -57,4 +69,4 @@ fuzz: install ## some 30,000 new inputs: requests by the OpenAPI document, setti
 		tests/engines/test_openai_http_fuzz.py tests/engines/test_openai_http_sse.py
 
 clean:
-	rm -rf .venv $(VLLM) build dist .coverage .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv $(VLLM) $(PHOENIX) build dist .coverage .hypothesis .mypy_cache .ruff_cache

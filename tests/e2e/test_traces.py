@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.traces, pytest.mark.timeout(600)]
 CHAT = "/v1/chat/completions"
 SERVER = f"POST {CHAT}"
 PARENT = "b7ad6b7169203331"
+#: Trace ids of answers by their tokens.
+LENGTHS = {10: "a" * 32, 1000: "b" * 32}
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,10 @@ def test_every_span_of_every_process_arrives_although_the_service_is_stopped(tmp
         bodies = [chat("hello", max_tokens=40)] * 50
         answers = service.ask(*bodies, headers=given) + service.ask(*bodies)
         assert {answer.status_code for answer in answers} == {200}
-        short, long = (
-            service.ask(chat("length", max_tokens=tokens, disco={"migrate": False}), headers=[head])
-            for tokens, head in ((10, {"traceparent": f"00-{'a' * 32}-{PARENT}-01"}),
-                                 (1000, {"traceparent": f"00-{'b' * 32}-{PARENT}-01"}))
-        )  # fmt: skip
-        assert [answer[0].json()["usage"]["completion_tokens"] for answer in (short, long)] == [10, 1000]
+        for length, trace_id in LENGTHS.items():
+            body = chat("length", max_tokens=length, disco={"migrate": False, "consumption_rate": 200})
+            (answer,) = service.ask(body, headers=[{"traceparent": f"00-{trace_id}-{PARENT}-01"}])
+            assert answer.json()["usage"]["completion_tokens"] == length
         service.leave(50)
         until(lambda: not running(service.url))
         logs = service.logs()
@@ -168,7 +168,8 @@ def test_every_span_of_every_process_arrives_although_the_service_is_stopped(tmp
     for trace in traces.values():
         assert_whole(trace)
     assert {span["parentSpanId"] for span in spans if span["traceId"] in ids and span["name"] == SERVER} == {PARENT}
-    assert sorted(span["name"] for span in traces["a" * 32]) == sorted(span["name"] for span in traces["b" * 32])
+    short, long = (sorted(span["name"] for span in traces[trace_id]) for trace_id in LENGTHS.values())
+    assert short == long
 
 
 def running(url: str) -> bool:
