@@ -24,6 +24,14 @@ class DeviceState:
     charging: bool | None = None
     temperature: float | None = None
 
+    def or_else(self, other: DeviceState) -> DeviceState:
+        """What this one does not say, as ``other`` says it. Charge and plug go together: a charge without a word on
+        the plug is one that a battery is run on."""
+        battery, charging = self.battery, self.charging
+        if battery is None and charging is None:
+            battery, charging = other.battery, other.charging
+        return DeviceState(battery, charging, other.temperature if self.temperature is None else self.temperature)
+
 
 def exchange_rate(state: DeviceState, battery_usd: float, mains_usd: float) -> float:
     """lambda, USD per joule. ``battery_usd``: of a full battery, or of one that says nothing; ``mains_usd``: on mains.

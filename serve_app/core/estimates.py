@@ -52,6 +52,7 @@ class Estimates:
     """
 
     def __init__(self, priors: Mapping[EndpointId, LatencyProfile], window: int) -> None:
+        self._window = window
         self._endpoints = {name: EndpointObservations(prior, window) for name, prior in priors.items()}
         self._prompts: deque[int] = deque(maxlen=window)
         self._answers: deque[int] = deque(maxlen=window)
@@ -75,18 +76,29 @@ class Estimates:
 
     def resize(self, window: int) -> None:
         """Keep the newest ``window`` observations of each sort."""
+        self._window = window
         self._prompts = deque(self._prompts, maxlen=window)
         self._answers = deque(self._answers, maxlen=window)
         self._own = deque(self._own, maxlen=4 * window)
         for endpoint in self._endpoints.values():
             endpoint.resize(window)
 
+    def add(self, endpoint: EndpointId, prior: LatencyProfile) -> None:
+        """A further endpoint. Of one that is back, what was observed counts, and not the prior."""
+        if endpoint not in self._endpoints:
+            seen = self._endpoints[endpoint] = EndpointObservations(prior, self._window)
+            self.profiles[endpoint] = seen.profile()
+            self._habits[endpoint] = seen.usual(self.profiles[endpoint])
+
+    def forget(self, endpoint: EndpointId) -> None:
+        """One that no request may use any more, nor any stream that still runs."""
+        for known in (self._endpoints, self.profiles, self._habits):
+            known.pop(endpoint, None)
+
     def refit(self) -> None:
         # Cleared first: what an estimate cannot digest now, it will not digest at once either.
         self.news = 0
-        self.profiles: Mapping[EndpointId, LatencyProfile] = {
-            name: endpoint.profile() for name, endpoint in self._endpoints.items()
-        }
+        self.profiles = {name: endpoint.profile() for name, endpoint in self._endpoints.items()}
         self._habits = {name: endpoint.usual(self.profiles[name]) for name, endpoint in self._endpoints.items()}
         self.prompts = LengthDistribution.of_samples(_completed(self._prompts, PRIOR_PROMPT))
         self.answers = OutputLengths(_completed(self._answers, PRIOR_OUTPUT))

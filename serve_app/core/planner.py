@@ -102,6 +102,14 @@ class Planner:
         self.config, self.costs = config, costs
         self._stale = True
 
+    def adopt(self, infos: Sequence[EndpointInfo], costs: CostModel) -> None:
+        """Other endpoints, each with its cost and estimates, or other prices. The side that is dear may change."""
+        self._infos, self.costs = tuple(infos), costs
+        kind = _dear_kind(self.config, self._infos, costs)
+        if kind is not self.constrained_kind:
+            self.constrained_kind = kind
+            self._fitted.clear()
+
     # --- what is believed ---------------------------------------------------------------------------------------
 
     def profile(self, endpoint: EndpointId) -> LatencyProfile:

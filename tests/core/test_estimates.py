@@ -82,3 +82,21 @@ def test_silences_make_no_policy_older() -> None:
     here = make()
     here.observe(Observation(Seen.SILENCE, 0, 0.5, "phone"))
     assert here.news == 0
+
+
+def test_an_endpoint_that_joins_is_believed_to_be_as_its_prior_says_and_one_that_is_back_as_it_was() -> None:
+    here, prior = make(), LatencyProfile(LinearTtft(0.01, 0.1), 100.0, 7.0)
+    here.add("tablet", prior)
+    assert here.profiles["tablet"] == prior
+    assert here.usual("tablet", 10) == here.usual("phone", 10)
+    for _ in range(40):
+        here.observe(Observation(Seen.DECODED, 60, 2.0, "tablet"))
+    here.refit()
+    here.add("tablet", prior)
+    assert here.profiles["tablet"].decode_rate == pytest.approx(30.0)
+    here.forget("tablet")
+    here.observe(Observation(Seen.DECODED, 60, 2.0, "tablet"))
+    here.refit()
+    assert "tablet" not in here.profiles
+    here.add("tablet", prior)
+    assert here.profiles["tablet"] == prior

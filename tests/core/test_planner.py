@@ -227,6 +227,26 @@ def test_latency_does_not_move_the_constrained_side() -> None:
     assert planner.constrained_kind is before is EndpointKind.CLOUD
 
 
+def test_the_side_that_is_dear_follows_prices_and_endpoints_and_what_was_fitted_for_the_other_is_gone() -> None:
+    both = (CLOUD, PHONE)
+    planner = make(infos=both)
+    assert (planner.constrained_kind, names(plan(planner, eligible=both))[0]) == (EndpointKind.DEVICE, "cloud")
+    planner.adopt(both, CLOUDS_DEAR)
+    assert (planner.constrained_kind, names(plan(planner, eligible=both))[0]) == (EndpointKind.CLOUD, "phone")
+    planner.adopt((CLOUD,), CLOUDS_DEAR)
+    assert planner.constrained_kind is None
+    assert names(plan(planner, eligible=(CLOUD,))) == ["cloud"]
+
+
+def test_a_device_that_joins_takes_part_like_any_other() -> None:
+    tablet = EndpointInfo("tablet", EndpointKind.DEVICE, "m", 4096)
+    planner = make(PlannerConfig(PolicyName.DISCO_D, budget=1.0), infos=(CLOUD, PHONE))
+    planner.estimates.add("tablet", LatencyProfile(LinearTtft(0.0, 0.01), 1e3, 50.0))
+    planner.adopt((CLOUD, PHONE, tablet), CostModel({"cloud": CHEAP, "phone": DEAR, "tablet": DEAR}))
+    assert names(plan(planner, eligible=(CLOUD, PHONE, tablet))) == ["cloud", "tablet"]
+    assert planner.fallbacks == 0
+
+
 def test_an_endpoint_without_a_price_is_refused_and_changes_nothing() -> None:
     with pytest.raises(KeyError):
         make(costs=CostModel({"cloud": CHEAP}))
