@@ -51,8 +51,8 @@ class Server:
                 start_new_session=True,
             )
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + START_LIMIT
+    def wait_until(self, ready: Callable[[], bool], limit: float = START_LIMIT) -> None:
+        give_up = time.monotonic() + limit
         while not ready():
             if self._root.poll() is not None or time.monotonic() > give_up:
                 tail = self._log.read_text("utf-8", "replace")[-2000:]

