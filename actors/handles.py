@@ -10,19 +10,25 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from actors.batches import single_items
 from actors.engines.base import EngineInfo
 from actors.faults import failure_of
 from actors.refusal import Refusal
-from serve_app.core.errors import EndpointFault, EndpointTimeout, EndpointUnavailable
-from serve_app.core.model import EndpointId, EndpointInfo, GenerationRequest, StreamItem, TokenChunk
+from serve_app.core.errors import EndpointTimeout, EndpointUnavailable
+from serve_app.core.model import EndpointId, EndpointInfo, GenerationRequest, StreamItem
 from serve_app.engine_settings import ShapedEngineSettings
 from serve_app.settings import EndpointSettings
+
+#: Seconds for an answer to what an endpoint is.
+DESCRIBE_TIMEOUT = 10.0
 
 # Turns of the event loop after which a call that Serve had just assigned has reached its transport.
 _ASSIGNMENT_TURNS = 3
 
 
-def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointInfo:
+def expected_info(
+    endpoint: EndpointId, settings: EndpointSettings, owners: frozenset[str] = frozenset()
+) -> EndpointInfo:
     """What the configuration alone says, until ``describe`` has asked the engine. The vocabulary is not known yet."""
     engine = settings.engine.engine if isinstance(settings.engine, ShapedEngineSettings) else settings.engine
     return EndpointInfo(
@@ -32,6 +38,7 @@ def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointI
         context_length=engine.context_length,
         slots=settings.slots,
         imitates=settings.engine.profile if isinstance(settings.engine, ShapedEngineSettings) else None,
+        owners=owners,
     )
 
 
@@ -71,7 +78,7 @@ class ServeEndpoint:
     def info(self) -> EndpointInfo:
         return self._info
 
-    async def describe(self, timeout: float = 10.0) -> EndpointInfo:
+    async def describe(self, timeout: float = DESCRIBE_TIMEOUT) -> EndpointInfo:
         """Ask the engine what it is and remember it in ``info``.
 
         Raises ``EndpointTimeout`` after ``timeout`` seconds, but lets the question stand: the next call takes it up.
@@ -89,23 +96,8 @@ class ServeEndpoint:
         self._info = described(self._info, question.result())
         return self._info
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-        """A batch's items one by one; an empty batch becomes an empty chunk."""
-        index = request.handoff.next_index if request.handoff else 0
-        open_tokens = 0
-        finished = False
-        batches = self._batches(request)
-        try:
-            async for batch in batches:
-                for item in batch or [TokenChunk(index=index, text="", count=0, open_tokens=open_tokens)]:
-                    if isinstance(item, TokenChunk):
-                        index, open_tokens = item.index + item.count, item.open_tokens
-                        finished = item.finish is not None
-                    yield item
-            if not finished:
-                raise EndpointFault("the stream ended without a reason", self._info.id)
-        finally:
-            await batches.aclose()
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        return single_items(self._batches(request), request, self._info.id)
 
     async def _batches(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
         response = self._generate.remote(request)

@@ -14,8 +14,8 @@ from serve_app.fields import PRIVATE, Amount, Name, Settings
 _ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
 
-#: What a key opens: /v1, /metrics, or what only the operator may do, under /disco.
-Scope = Literal["api", "metrics", "operator"]
+#: What a key opens: /v1, /metrics, what only the operator may do, under /disco, or the reports of its devices there.
+Scope = Literal["api", "metrics", "operator", "device"]
 
 
 def is_key_name(value: object) -> bool:
@@ -81,7 +81,7 @@ class KeySettings(KeyLimits):
         description="Of the key's text, in hex; see `disco key new`.",
         json_schema_extra=PRIVATE,
     )
-    scope: Scope = Field(default="api", description="What it opens: /v1, /metrics, or /disco.")
+    scope: Scope = Field(default="api", description="What it opens: /v1, /metrics, /disco, or its devices' reports.")
 
 
 Keys = Annotated[dict[str, KeySettings], BeforeValidator(_named)]

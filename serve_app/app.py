@@ -46,7 +46,7 @@ def build_app(args: AppSettings) -> Application:
         user_config={},
         **spread,
     )(serve.ingress()(DiscoRouter))
-    if args.router.replicas == 1:
+    if args.router.replicas == 1 and not args.devices.allow:
         return router.bind(args, handles)
     exchange = serve.deployment(
         name="exchange",

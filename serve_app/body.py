@@ -94,8 +94,8 @@ class CompletionBody(GenerationBody):
     prompt: Any
 
 
-def read_body(model: type[B], body: bytes) -> B:
-    """Raise InvalidRequest, naming the field, for anything that is not such a body. The message quotes no value."""
+def read_object(body: bytes) -> dict[str, Any]:
+    """Raise InvalidRequest for anything that is no JSON object."""
     if not body.strip():
         raise InvalidRequest("the body is empty; send a JSON object with the request's fields")
     try:
@@ -108,6 +108,12 @@ def read_body(model: type[B], body: bytes) -> B:
         ) from None
     if not isinstance(document, dict):
         raise InvalidRequest('the body must be a JSON object with the request\'s fields, such as {"model": ...}')
+    return document
+
+
+def read_body(model: type[B], body: bytes) -> B:
+    """Raise InvalidRequest, naming the field, for anything that is not such a body. The message quotes no value."""
+    document = read_object(body)
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -18,7 +18,12 @@ from serve_app.spending import SpendingFile
 from serve_app.streams import Grant
 
 _MINUTE = 60.0
-_DOORS: Final[Mapping[Scope, str]] = {"api": "/v1", "metrics": "/metrics", "operator": "/disco"}
+_DOORS: Final[Mapping[Scope, str]] = {
+    "api": "/v1",
+    "metrics": "/metrics",
+    "operator": "/disco",
+    "device": "what its devices report",
+}
 
 
 class RateWindow:

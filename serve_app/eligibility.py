@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from serve_app.core.errors import AccessDenied, InvalidRequest
-from serve_app.core.model import EndpointInfo, Pin, TokenPrompt
+from serve_app.core.errors import AccessDenied, EndpointUnavailable, InvalidRequest
+from serve_app.core.model import EndpointId, EndpointInfo, Pin, TokenPrompt
 from serve_app.streams import ClientRequest, Grant
 
 
-def eligible_endpoints(request: ClientRequest, served: Sequence[EndpointInfo]) -> list[EndpointInfo]:
-    """Those of ``served``, the model's endpoints, that this request may use; at least one.
+class Joined(Protocol):
+    """Endpoints beyond the configured ones, which come and go."""
+
+    def serving(self, model: str, /) -> Sequence[EndpointId]:
+        """Those of a served name, whoever owns them and wherever they are now."""
+        ...
+
+    def is_away(self, endpoint: EndpointId, /) -> bool:
+        """Whether a request should not start there; never true of a configured one."""
+        ...
+
+
+class NobodyJoined:
+    """Where all endpoints are configured."""
+
+    def serving(self, _: str) -> Sequence[EndpointId]:
+        return ()
+
+    def is_away(self, _: EndpointId) -> bool:
+        return False
+
+
+NOBODY_JOINED: Final = NobodyJoined()
+
+
+def eligible_endpoints(
+    request: ClientRequest,
+    served: Sequence[EndpointInfo],
+    is_away: Callable[[EndpointId], bool] = NOBODY_JOINED.is_away,
+) -> list[EndpointInfo]:
+    """Those of ``served``, the model's endpoints, that this request may use; at least one, and none that is away.
 
     Raises InvalidRequest where the model has no such endpoint, AccessDenied where the key allows none of those that are
-    left, or one that the request names.
+    left, or one that the request names, EndpointUnavailable where all of them are away: a promise holds all the same.
     """
+    # Those that belong to others are no business of this caller, not even their names.
+    served = [info for info in served if not info.owners or request.grant.key in info.owners]
     granted = [info for info in served if _allows(request.grant, info)]
     if not granted:
         raise AccessDenied("this key may use none of the endpoints that serve this model; ask for another model")
     infos = _pinned(request, served, granted)
     if request.endpoints:
         infos = _named(request, infos, granted)
+    infos = _present(infos, is_away)
     if isinstance(request.prompt, TokenPrompt):
         known_vocabulary = next((info.vocabulary for info in infos if info.vocabulary), None)
         infos = [info for info in infos if info.vocabulary == known_vocabulary and known_vocabulary]
@@ -41,7 +74,7 @@ def _pinned(
     request: ClientRequest, served: Sequence[EndpointInfo], granted: Sequence[EndpointInfo]
 ) -> list[EndpointInfo]:
     if request.pin is None:
-        return list(granted)
+        return _own(granted) if request.grant.pin is Pin.DEVICE_ONLY else list(granted)
     if not any(_fits(request.pin, info) for info in served):
         raise InvalidRequest(
             f"disco.pin: no endpoint of this model satisfies {request.pin.value}; leave it out", "disco.pin"
@@ -51,7 +84,21 @@ def _pinned(
         raise AccessDenied(
             f"disco.pin: {request.pin.value} contradicts this key, which may use {_names(granted)}; leave the pin out"
         )
-    return infos
+    return _own(infos) if request.pin is Pin.DEVICE_ONLY else infos
+
+
+def _own(devices: Sequence[EndpointInfo]) -> list[EndpointInfo]:
+    """The caller's own devices; where it has none, those that are everybody's."""
+    return [info for info in devices if info.owners] or list(devices)
+
+
+def _present(infos: Sequence[EndpointInfo], is_away: Callable[[EndpointId], bool]) -> list[EndpointInfo]:
+    present = [info for info in infos if not is_away(info.id)]
+    if not present:
+        raise EndpointUnavailable(
+            f"not connected at the moment: {_names(infos)}; nothing else may serve this request", infos[0].id
+        )
+    return present
 
 
 def _named(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, SecretStr, model_validator
+from pydantic import AfterValidator, Field, JsonValue, SecretStr, model_validator
 
 from serve_app.fields import PRIVATE, Amount, Name, Seconds, Settings, Share
 from serve_app.server_url import ServerUrl
@@ -109,6 +110,13 @@ class VllmEngineSettings(_Engine):
     )
 
 
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError("must be an IP address, such as 192.168.1.20; leave it out to go by the name") from None
+
+
 #: Fields of a request that the engine itself fills in.
 OWN_FIELDS = frozenset(
     {"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens"}
@@ -123,6 +131,9 @@ class OpenAIHttpEngineSettings(_Engine):
 
     type: Literal["openai_http"] = Field(default="openai_http", description=_TYPE)
     base_url: str = Field(description="Up to and including the version, such as https://api.openai.com/v1.")
+    address: Annotated[str, AfterValidator(_address)] | None = Field(
+        default=None, description="An IP address to connect to, whatever the name in base_url resolves to."
+    )
     model: str = Field(min_length=1, description="The server's name for it.")
     api_key_env: str | None = Field(
         default=None,

@@ -16,6 +16,7 @@ from serve_app.core.errors import (
     InvalidRequest,
     Overloaded,
     QuotaExceeded,
+    UnknownDevice,
     UnknownModel,
 )
 
@@ -36,6 +37,7 @@ _TABLE: tuple[tuple[type[DiscoError], int, str], ...] = (
     (BodyTooLarge, 413, "invalid_request_error"),
     (BodyTooSlow, 408, "invalid_request_error"),
     (UnknownModel, 404, "invalid_request_error"),
+    (UnknownDevice, 404, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),
     (InvalidKey, 401, "invalid_request_error"),
     (AccessDenied, 403, "permission_error"),

@@ -25,6 +25,7 @@ from serve_app.auth import check_access, is_loopback
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.client_headers import request_id, trace_carrier
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
+from serve_app.device_routes import Devices, device_routes
 from serve_app.errors_http import error_body, plain_error, status_of
 from serve_app.gauges import watch_admission
 from serve_app.intake import read_whole
@@ -48,7 +49,10 @@ Parse = Callable[[bytes, str, dict[str, str], LiveSettings], ParsedRequest]
 
 @dataclass(slots=True)
 class Surface:
-    """What the handlers share. ``http_host``: the address Serve listens on, None while unknown."""
+    """What the handlers share. ``http_host``: the address Serve listens on, None while unknown.
+
+    ``devices``: those that join and report over HTTP; None where nobody would hear them.
+    """
 
     service: StreamService
     app: AppSettings
@@ -56,6 +60,7 @@ class Surface:
     http_host: Callable[[], str | None]
     telemetry: Telemetry
     metrics: Metrics = field(default_factory=Metrics)
+    devices: Devices | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     desk: Desk = field(init=False)
     callers: Callers | None = field(init=False)
@@ -98,6 +103,7 @@ def build_http_app(surface: Surface) -> Starlette:
             Route("/health", handlers.health),
             Route("/ready", handlers.ready),
             Route("/metrics", handlers.metrics),
+            *_device_routes(surface),
         ],
         exception_handlers={DiscoError: _refused, HTTPException: handlers.no_route, Exception: _failed},
     )
@@ -153,8 +159,11 @@ class _Handlers:
     async def no_route(self, request: Request, error: Exception) -> Response:
         """Tells a path that is none only to those who may use the API."""
         try:
-            if request.scope["path"].startswith("/v1"):
+            path = request.scope["path"]
+            if path.startswith("/v1"):
                 self.surface.guard(request)
+            elif path.startswith("/disco"):
+                self.surface.guard(request, "operator")
         except AccessDenied as denied:
             return refusal(denied)
         return _no_route(error)
@@ -164,12 +173,21 @@ def _lifespan(surface: Surface) -> Callable[[Starlette], AbstractAsyncContextMan
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        if surface.devices is not None:
+            await surface.devices.close()
         if surface.callers is not None:
             surface.callers.close()
         # It blocks until the collector has what is left, and answers may still be on their way out.
         await asyncio.to_thread(surface.telemetry.shutdown)
 
     return lifespan
+
+
+def _device_routes(surface: Surface) -> list[Route]:
+    async def body(request: Request) -> bytes:
+        return await read_whole(request, surface.live().limits)
+
+    return [] if surface.devices is None else device_routes(surface.devices, surface.guard, body)
 
 
 def _cors(origins: Sequence[str]) -> Middleware:

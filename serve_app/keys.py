@@ -44,6 +44,16 @@ def sha256_of(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
+def bearer_digest(authorization: Sequence[str]) -> bytes:
+    """The SHA-256 of the key in the values of the Authorization header. Raises InvalidKey where there is none."""
+    scheme, _, token = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
+    token = token.strip(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise InvalidKey("an API key is needed here; send the header `Authorization: Bearer KEY`")
+    # Headers arrive as Latin-1.
+    return hashlib.sha256(token.encode("latin-1", "replace")).digest()
+
+
 class Keyring:
     """Recognises keys. Every known one is compared in constant time, whichever it is."""
 
@@ -52,12 +62,7 @@ class Keyring:
 
     def recognise(self, authorization: Sequence[str]) -> str:
         """The name of the key in the values of the Authorization header. Raises InvalidKey, which never quotes them."""
-        scheme, _, token = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
-        token = token.strip(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise InvalidKey("an API key is needed here; send the header `Authorization: Bearer KEY`")
-        # Headers arrive as Latin-1.
-        digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()
+        digest = bearer_digest(authorization)
         found = None
         for known, name in self._known:
             if hmac.compare_digest(known, digest):
@@ -109,6 +114,8 @@ def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
         for name, limit in settings.counted.items()
         if limit < app.router.replicas
     ]
+    if settings.scope == "device" and not settings.endpoints:
+        problems.append("endpoints: a key with `scope: device` names the devices that report with it")
     if settings.budgeted and app.access.spending_folder is None:
         problems.append("usd: a budget needs access.spending_folder, where it outlives a restart")
     return problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from serve_app.core.handover import HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.load import EndpointLoad
 from serve_app.core.migration import MigrationMode
-from serve_app.core.model import EndpointInfo
+from serve_app.core.model import EndpointId, EndpointInfo
 from serve_app.core.planner import Planner, PlannerConfig
 from serve_app.engine_settings import (
     EngineSettings,
@@ -26,6 +28,9 @@ from serve_app.engine_settings import (
 )
 from serve_app.settings import AppSettings, DeviceSettings, EndpointPrice, LiveSettings, RegimeSetting
 from serve_app.state import LocalState
+
+_NOBODY: Final[Mapping[EndpointId, EndpointPrice]] = MappingProxyType({})
+_NOTHING: Final[Mapping[EndpointId, DeviceState]] = MappingProxyType({})
 
 #: A small model on a laptop: pessimistic enough to be corrected by the first few answers.
 UNKNOWN = LatencyProfile(LinearTtft(slope=1 / 100, intercept=0.3), prefill_rate=100.0, decode_rate=20.0)
@@ -37,10 +42,10 @@ SERVER = LatencyProfile(LinearTtft(slope=1 / 2000, intercept=0.6), prefill_rate=
 def prior_profile(engine: EngineSettings) -> LatencyProfile:
     """From the measured profile that is named or imitated, or the simulation's own settings; else a modest guess."""
     if engine.prior is not None:
-        return _believed(load_prior(engine.prior))
+        return believed(load_prior(engine.prior))
     match engine:
         case ShapedEngineSettings():
-            return _believed(load_profile(engine.profile))
+            return believed(load_profile(engine.profile))
         case OpenAIHttpEngineSettings():
             return SERVER
         case SimulatedEngineSettings():
@@ -49,7 +54,7 @@ def prior_profile(engine: EngineSettings) -> LatencyProfile:
     return UNKNOWN
 
 
-def _believed(profile: Profile) -> LatencyProfile:
+def believed(profile: Profile) -> LatencyProfile:
     if isinstance(profile, CloudProfile):
         samples = EmpiricalTtft(np.array(profile.ttft_samples()))
         return LatencyProfile(samples, prefill_rate=1e6, decode_rate=profile.decode_rate)
@@ -57,13 +62,24 @@ def _believed(profile: Profile) -> LatencyProfile:
     return LatencyProfile(linear, profile.prefill_rate, profile.decode_rate)
 
 
-def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
-    """USD per token of every endpoint: API price plus energy at the exchange rate lambda (paper 2)."""
-    prices, free = live.prices, EndpointPrice()
+def cost_model(
+    app: AppSettings,
+    live: LiveSettings,
+    joined: Mapping[EndpointId, EndpointPrice] = _NOBODY,
+    said: Mapping[EndpointId, DeviceState] = _NOTHING,
+) -> CostModel:
+    """USD per token of every endpoint: API price plus energy at the exchange rate lambda (paper 2).
+
+    joined: prices of devices that no configuration knows. said: what devices say of themselves now.
+    """
+    prices = live.prices
+    known = {name: prices.endpoints.get(name, EndpointPrice()) for name in app.endpoints} | dict(joined)
     units = {}
-    for name in app.endpoints:
-        price, device = prices.endpoints.get(name, free), prices.devices.get(name, DeviceSettings())
-        state = DeviceState(device.battery, device.charging, device.temperature_celsius)
+    for name, price in known.items():
+        device = prices.devices.get(name, DeviceSettings())
+        state = said.get(name, DeviceState()).or_else(
+            DeviceState(device.battery, device.charging, device.temperature_celsius)
+        )
         per_joule = exchange_rate(state, prices.usd_per_megajoule / 1e6, prices.mains_usd_per_megajoule / 1e6)
         by_size = price.parameters_billion * JOULES_PER_TOKEN_AND_BILLION
         prefill, decode = (
@@ -74,7 +90,7 @@ def cost_model(app: AppSettings, live: LiveSettings) -> CostModel:
         units[name] = UnitCost(
             price.input_usd_per_mtok / 1e6 + energy.prefill, price.output_usd_per_mtok / 1e6 + energy.decode
         )
-    forgiving = (name for name, price in prices.endpoints.items() if price.bill_on_cancel == "nothing")
+    forgiving = (name for name, price in known.items() if price.bill_on_cancel == "nothing")
     return CostModel(units, frozenset(forgiving))
 
 

@@ -13,12 +13,18 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
-from actors.handles import ServeEndpoint, expected_info
+from actors.handles import DESCRIBE_TIMEOUT, ServeEndpoint, expected_info
+from actors.labels import missing_node
 from serve_app.auth import is_loopback
-from serve_app.core.errors import DiscoError
+from serve_app.core.endpoint import Endpoint
+from serve_app.core.errors import EndpointTimeout, EndpointUnavailable
+from serve_app.core.exchange import News
 from serve_app.core.model import EndpointId
+from serve_app.fleet import Fleet, FleetNews
 from serve_app.gauges import watch_buffers, watch_state
+from serve_app.hosting import DeviceHost
 from serve_app.ingress import Surface, build_http_app
+from serve_app.keys import configured_keys
 from serve_app.metrics import Metrics
 from serve_app.priors import initial_state
 from serve_app.ray_metrics import RaySink
@@ -26,16 +32,19 @@ from serve_app.service import StreamService
 from serve_app.settings import AppSettings, LiveSettings, explain
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
 from serve_app.telemetry import Telemetry
-
-#: Seconds between two looks at an endpoint that does not answer yet, and at one that does.
-RETRY_PERIOD = 1.0
-WATCH_PERIOD = 10.0
+from serve_app.watching import STARTING, watch
 
 #: Seconds between two exchanges with the other router replicas.
 TRADE_PERIOD = 1.0
 
 #: Seconds between two readings of the gauges for Ray's metrics, which leave their process every ten.
 PUBLISH_PERIOD = 5.0
+
+#: Seconds that a router which starts waits for what the others know of registered devices.
+FIRST_COMPARISON = 10.0
+
+#: Seconds for an endpoint to say what it is before somebody looks whether any node could host it.
+PATIENCE = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -51,16 +60,21 @@ class DiscoRouter:
     ) -> None:
         live = LiveSettings()
         self._app = app
-        self._endpoints = {
+        configured = {
             name: ServeEndpoint(handle, expected_info(name, app.endpoints[name])) for name, handle in handles.items()
         }
-        self._state = initial_state(app, live, [endpoint.info for endpoint in self._endpoints.values()])
+        self._endpoints: dict[EndpointId, Endpoint] = {**configured}
+        self._state = initial_state(app, live, [endpoint.info for endpoint in configured.values()])
         self._telemetry = Telemetry(app.telemetry, "disco-router")
-        self._service = StreamService(self._endpoints, app, live, self._state, self._telemetry)
-        self._readiness = {name: EndpointState(False, "starting") for name in self._endpoints}
-        self._tasks = {asyncio.create_task(self._watch(name)) for name in self._endpoints}
-        if exchange is not None:
-            self._tasks.add(asyncio.create_task(self._trade(exchange)))
+        self._name = uuid.uuid4().hex
+        self._exchange = exchange
+        # Keys matter to those alone who register devices.
+        self._fleet = Fleet(app, configured_keys(app) if app.devices.allow else {}, self._name)
+        self._devices = DeviceHost(self._fleet, app, lambda: self._service.live, self._endpoints, self._state)
+        self._service = StreamService(self._endpoints, app, live, self._state, self._telemetry, self._devices)
+        self._readiness = dict.fromkeys(configured, STARTING)
+        self._tasks = {asyncio.create_task(self._watch(endpoint)) for endpoint in configured.values()}
+        self._tasks.add(asyncio.create_task(self._keep_step()))
         self._http_host: str | None = None
         self._configured = False
 
@@ -74,7 +88,13 @@ class DiscoRouter:
         watch_state(metrics, self._state, self._endpoints)
         watch_buffers(metrics, self._service.buffers)
         self._surface = Surface(
-            self, self._app, lambda: self._service.live, lambda: self._http_host, self._telemetry, metrics
+            self,
+            self._app,
+            lambda: self._service.live,
+            lambda: self._http_host,
+            self._telemetry,
+            metrics,
+            devices=self._devices,
         )
         return build_http_app(self._surface)
 
@@ -104,39 +124,66 @@ class DiscoRouter:
             problems = "; ".join(explain(error, user_config))
             logger.error("the new user_config cannot be used, the old one stays in force: %s", problems)  # noqa: TRY400
             return
+        if not self._configured and self._exchange is not None:
+            # Before the first request: whose devices are whose decides where a pinned one may go.
+            await self._compare(self._exchange, FIRST_COMPARISON)
         self._configured = True
-        self._service.reconfigure(live)
+        self._service.reconfigure(live, self._devices.costs(live))
+        self._devices.refresh()
 
     def readiness(self) -> Readiness:
         return Readiness(any(state.ready for state in self._readiness.values()), dict(self._readiness))
 
-    async def _watch(self, name: EndpointId) -> None:
-        """Keep asking one endpoint what it is: that loads its engine, and tells when it is there, or why not."""
-        while True:
-            try:
-                await self._endpoints[name].describe()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the endpoint is not ready, and is asked again
-                reason = error.message if isinstance(error, DiscoError) else f"internal error: {type(error).__name__}"
-                self._readiness[name] = EndpointState(False, reason)
-                await asyncio.sleep(RETRY_PERIOD)
-            else:
-                self._readiness[name] = EndpointState(True, "ready")
-                await asyncio.sleep(WATCH_PERIOD)
+    async def _watch(self, endpoint: ServeEndpoint) -> None:
+        name = endpoint.info.id
+        selector = self._app.endpoints[name].placement.label_selector
 
-    async def _trade(self, exchange: DeploymentHandle[Any]) -> None:
-        """Learn what the other router replicas see, once in a while; whatever goes wrong there, this one serves on."""
-        router, cursor = uuid.uuid4().hex, 0
-        estimates, load = self._state.planner.estimates, self._state.load
+        async def ask() -> None:
+            try:
+                await endpoint.describe(PATIENCE if selector else DESCRIBE_TIMEOUT)
+            except EndpointTimeout as late:
+                raise EndpointUnavailable(await missing_node(selector) or late.message, name) from None
+
+        def tell(state: EndpointState) -> None:
+            self._readiness[name] = state
+
+        await watch(ask, tell)
+
+    async def _keep_step(self) -> None:
+        """With the other router replicas and with devices that come and go; whatever goes wrong, this one serves on."""
+        cursor = 0
         while True:
             await asyncio.sleep(TRADE_PERIOD)
+            if self._exchange is not None:
+                cursor = await self._trade(self._exchange, cursor)
+                await self._compare(self._exchange, TRADE_PERIOD)
             try:
-                news = await exchange.trade.remote(router, cursor, estimates.drain(), load.own)
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises while the exchange is away
-                logger.warning("the exchange of observations does not answer: %s", type(error).__name__)
-                load.elsewhere = {}
-            else:
-                cursor, load.elsewhere = news.cursor, news.running
-                estimates.merge(news.observations)
+                self._devices.refresh()
+            except Exception:  # the next turn may go better, and others are not to suffer for one device
+                logger.exception("keeping step with the devices failed")
+
+    async def _trade(self, exchange: DeploymentHandle[Any], cursor: int) -> int:
+        """Learn what the other router replicas saw."""
+        estimates, load = self._state.planner.estimates, self._state.load
+        try:
+            news: News = await exchange.trade.remote(self._name, cursor, estimates.drain(), load.own)
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises while the exchange is away
+            logger.warning("the exchange of observations does not answer: %s", type(error).__name__)
+            load.elsewhere = {}
+            return cursor
+        load.elsewhere = news.running
+        estimates.merge(news.observations)
+        return news.cursor
+
+    async def _compare(self, exchange: DeploymentHandle[Any], timeout: float) -> None:
+        """Learn of the devices that joined at other router replicas, or before this one started."""
+        try:
+            async with asyncio.timeout(timeout):
+                news: FleetNews = await exchange.compare.remote(self._fleet.tell())
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning("the exchange of devices does not answer: %s", type(error).__name__)
+        else:
+            self._fleet.merge(news)
 
 
 async def _publish(metrics: Metrics, sink: RaySink) -> None:

@@ -13,6 +13,7 @@ class ServerUrl:
 
     base: str
     host: str
+    port: int
     encrypted: bool
 
     @classmethod
@@ -29,7 +30,8 @@ class ServerUrl:
             raise ValueError("base_url: must hold no user name or key; name the key's variable in api_key_env")
         if "?" in url or "#" in url:
             raise ValueError("base_url: must end with the path; remove the query or fragment")
-        return cls(url.rstrip("/"), parts.hostname or "", parts.scheme == "https")
+        encrypted = parts.scheme == "https"
+        return cls(url.rstrip("/"), parts.hostname or "", parts.port or (443 if encrypted else 80), encrypted)
 
     @property
     def root(self) -> str:

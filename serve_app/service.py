@@ -15,6 +15,7 @@ from typing import Literal
 from serve_app.core.breaker import health_of
 from serve_app.core.buffer import TokenBuffer
 from serve_app.core.charge import Charge
+from serve_app.core.cost import CostModel
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import UnknownModel
 from serve_app.core.estimates import PRIOR_PROMPT, Observation, Seen
@@ -27,7 +28,7 @@ from serve_app.core.session import StreamSession
 from serve_app.core.trail import Trail
 from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
-from serve_app.eligibility import eligible_endpoints
+from serve_app.eligibility import NOBODY_JOINED, Joined, eligible_endpoints
 from serve_app.priors import breaker_config, cost_model, planner_config
 from serve_app.router_spans import Begun, RequestSpan
 from serve_app.settings import AppSettings, LiveSettings
@@ -39,7 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class StreamService:
-    """What all streams share may be reconfigured while they run; each stream keeps what it started with."""
+    """What all streams share may be reconfigured while they run; each stream keeps what it started with.
+
+    ``joined``: those of ``endpoints`` that no configuration names.
+    """
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class StreamService:
         live: LiveSettings,
         state: SharedState,
         telemetry: Telemetry,
+        joined: Joined = NOBODY_JOINED,
     ) -> None:
         self.live = live
+        self._joined = joined
         self._endpoints = endpoints
         self._app = app
         self._state = state
@@ -57,10 +63,13 @@ class StreamService:
         self._random = random.Random(app.router.seed)
         self._streams: set[OpenStream] = set()
 
-    def reconfigure(self, live: LiveSettings) -> None:
-        """``live`` fits the application (``LiveSettings.check_against``). What was observed stays."""
+    def reconfigure(self, live: LiveSettings, costs: CostModel | None = None) -> None:
+        """``live`` fits the application (``LiveSettings.check_against``). What was observed stays.
+
+        ``costs``: None where they follow from the settings alone.
+        """
         self.live = live
-        self._state.planner.reconfigure(planner_config(live), cost_model(self._app, live))
+        self._state.planner.reconfigure(planner_config(live), costs or cost_model(self._app, live))
         self._state.breakers.reconfigure(breaker_config(live))
         self._state.budget.set_share(live.policy.budget)
 
@@ -92,8 +101,9 @@ class StreamService:
         if request.model not in self._app.models:
             known = ", ".join(self._app.models)
             raise UnknownModel(f"no model of that name is served here; known models: {known}", "model")
-        names = self._app.models[request.model].endpoints or tuple(self._app.endpoints)
-        return eligible_endpoints(request, [self._endpoints[name].info for name in names])
+        configured = self._app.models[request.model].endpoints or tuple(self._app.endpoints)
+        names = (*configured, *self._joined.serving(request.model))
+        return eligible_endpoints(request, [self._endpoints[name].info for name in names], self._joined.is_away)
 
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
         now = asyncio.get_running_loop().time()
@@ -176,7 +186,10 @@ class StreamService:
                 state.planner.fallbacks += 1
                 return ENDLESS
 
-        return Watch(patience, lambda endpoint: state.breakers.is_sick(endpoint, clock()))
+        def is_sick(endpoint: EndpointId) -> bool:
+            return self._joined.is_away(endpoint) or state.breakers.is_sick(endpoint, clock())
+
+        return Watch(patience, is_sick)
 
     def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
@@ -304,6 +317,9 @@ class OpenStream:
         return self._span.leg_started(leg, Begun(session.migrations[-1], source, decision))
 
     def leg_ended(self, leg: Leg) -> None:
+        if leg.error is not None:
+            cause = leg.error.message
+            logger.warning("request %s: %s failed: %s", self._request.request_id, leg.info.id, cause)
         state, now = self._service._state, asyncio.get_running_loop().time()
         state.load.ended(leg.info.id, now - leg.started)
         state.breakers[leg.info.id].ended(leg.attempt, health_of(leg), leg.started, now)

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from serve_app.access_settings import AccessSettings
 from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
+from serve_app.device_settings import DevicesSettings
 from serve_app.engine_settings import EngineSettings
 from serve_app.fields import Amount, Name, Rate, Seconds, Settings, Share
 
@@ -101,6 +102,7 @@ class AppSettings(Settings):
         description="By the name that clients ask for.",
     )
     access: AccessSettings = Field(default=AccessSettings(), description="Who may use the router, and how much.")
+    devices: DevicesSettings = Field(default=DevicesSettings(), description="Which devices may join at run time.")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Where traces go.")
     router: RouterSettings = Field(default=RouterSettings(), description="How many routers there are, and where.")
     drain_seconds: Seconds = Field(
@@ -117,6 +119,15 @@ class AppSettings(Settings):
                     raise ValueError(
                         f"models.{model}.endpoints: no endpoint named {endpoint!r}; known: {', '.join(self.endpoints)}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _owners_have_keys(self) -> AppSettings:
+        if self.devices.allow and not self.access.keyed:
+            raise ValueError(
+                "devices.allow: devices are registered by a key with `scope: operator` for the keys that own them; "
+                "add access.keys, or remove devices.allow"
+            )
         return self
 
 

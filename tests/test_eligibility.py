@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core.errors import AccessDenied, DiscoError, InvalidRequest
+from serve_app.core.errors import AccessDenied, DiscoError, EndpointUnavailable, InvalidRequest
 from serve_app.core.model import EndpointInfo, EndpointKind, Pin, Sampling, TextPrompt, TokenPrompt
 from serve_app.eligibility import eligible_endpoints
 from serve_app.streams import ClientRequest, Grant
@@ -117,3 +117,53 @@ def test_nothing_that_a_request_says_leads_to_an_endpoint_beyond_its_key(
         assert not endpoints or info.id in endpoints
         assert key_pin is None or info.kind is KIND[key_pin]
         assert pin is None or info.kind is KIND[pin]
+
+
+# --- devices of somebody's own ---
+
+OWNED = [
+    *SERVED,
+    EndpointInfo("alices", EndpointKind.DEVICE, "m", 100, owners=frozenset({"alice"})),
+    EndpointInfo("bobs", EndpointKind.DEVICE, "m", 100, owners=frozenset({"bob"})),
+    EndpointInfo("theirs", EndpointKind.DEVICE, "m", 100, owners=frozenset({"alice", "bob"})),
+]
+CAROL = Grant("carol")
+
+
+@pytest.mark.parametrize(
+    ("granted", "pin", "left"),
+    [
+        (Grant(), None, NAMES),
+        (CAROL, None, NAMES),
+        (grant(), None, [*NAMES, "alices", "theirs"]),
+        (grant(), Pin.CLOUD_ONLY, ["cloud", "other-cloud"]),
+        (grant(), Pin.DEVICE_ONLY, ["alices", "theirs"]),
+        (grant(Pin.DEVICE_ONLY), None, ["alices", "theirs"]),
+        (CAROL, Pin.DEVICE_ONLY, ["phone"]),
+        (Grant(), Pin.DEVICE_ONLY, ["phone"]),
+    ],
+)
+def test_device_only_means_ones_own_devices(granted: Grant, pin: Pin | None, left: list[str]) -> None:
+    assert names(replace(REQUEST, grant=granted, pin=pin), OWNED) == left
+
+
+def test_a_device_of_others_can_neither_be_named_nor_found_out() -> None:
+    for name in ("bobs", "no such"):
+        with pytest.raises(AccessDenied) as denied:
+            names(replace(REQUEST, grant=grant(), endpoints=(name,)), OWNED)
+        assert "bobs" not in denied.value.message
+        assert "alices" in denied.value.message
+
+
+def test_who_is_away_serves_nobody_and_a_pin_waits_for_its_device() -> None:
+    def left(request: ClientRequest) -> list[str]:
+        return [info.id for info in eligible_endpoints(request, OWNED, {"alices", "theirs"}.__contains__)]
+
+    assert left(replace(REQUEST, grant=grant())) == NAMES
+    for pinned in (
+        replace(REQUEST, grant=grant(), pin=Pin.DEVICE_ONLY),
+        replace(REQUEST, grant=grant(Pin.DEVICE_ONLY)),
+        replace(REQUEST, grant=grant(), endpoints=("alices",)),
+    ):
+        with pytest.raises(EndpointUnavailable, match="not connected at the moment: alices"):
+            left(pinned)

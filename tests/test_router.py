@@ -13,6 +13,7 @@ import pytest
 from serve_app import router as router_module
 from serve_app.router import DiscoRouter
 from serve_app.settings import AppSettings
+from serve_app.watching import RETRY_PERIOD
 from tests.support.virtual_loop import run_virtual
 
 APP = AppSettings.model_validate({"endpoints": {"phone": {"kind": "device", "engine": {"type": "simulated"}}}})
@@ -88,7 +89,7 @@ def test_the_tests_themselves_run_without_a_token() -> None:
 def test_an_endpoint_that_cannot_be_asked_is_not_ready_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with routing(monkeypatch) as router:
-            await asyncio.sleep(router_module.RETRY_PERIOD * 3)
+            await asyncio.sleep(RETRY_PERIOD * 3)
             readiness = router.readiness()
             assert not readiness.ready
             assert readiness.endpoints["phone"].reason == "the endpoint raised AttributeError"

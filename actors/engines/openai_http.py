@@ -79,7 +79,9 @@ class OpenAIHttpEngine:
             raise EndpointUnavailable(f"engine.{error}") from None
         path = self._settings.chat_template
         template = None if path is None else PromptTemplate.load(path, self._settings.eos_token)
-        client = HttpClient(self._settings.base_url, key, self._settings.connect_seconds)
+        client = HttpClient(
+            self._settings.base_url, key, self._settings.connect_seconds, address=self._settings.address
+        )
         await client.open()
         self._reason = "waiting for the server's first answer"
         calls = Calls(self._settings, client, template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, NoReturn
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from pydantic import SecretStr
 
 from actors.engines.openai_http_errors import Failed, no_json, no_stream, refused
@@ -28,11 +30,15 @@ _KEEP_ALIVE: Final = 60.0
 class HttpClient:
     """``open`` and ``close`` run on the event loop that makes the calls. Every failure is ``Failed``.
 
-    Deadlines are instants of that loop's clock, and cover everything from the connection on.
+    Deadlines are instants of that loop's clock, and cover everything from the connection on. ``address``: where to
+    connect to; the host in the URL still names the server, for its Host header and its certificate.
     """
 
-    def __init__(self, base_url: str, key: SecretStr | None, connect_seconds: float) -> None:
+    def __init__(
+        self, base_url: str, key: SecretStr | None, connect_seconds: float, address: str | None = None
+    ) -> None:
         self._url = ServerUrl.parse(base_url)
+        self._address = address
         self._headers = {
             "User-Agent": "disco-serve",
             # A compressed stream would be held back until a block is full.
@@ -45,7 +51,7 @@ class HttpClient:
 
     async def open(self) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=self._resolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(
@@ -53,6 +59,9 @@ class HttpClient:
             ),
             trust_env=False,
         )
+
+    def _resolver(self) -> AbstractResolver | None:
+        return None if self._address is None else _Pinned(self._address)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -107,6 +116,26 @@ class HttpClient:
         finally:
             # A connection whose answer was read to its end has gone back to the pool already.
             response.close()
+
+
+class _Pinned(AbstractResolver):
+    """Every name has this address. A host that is an address itself is not asked for."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        return [
+            ResolveResult(
+                hostname=host, host=self._address, port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST
+            )
+        ]
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 class EventStream:

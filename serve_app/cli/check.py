@@ -129,7 +129,8 @@ def _access(app: AppSettings) -> Iterator[tuple[str, str]]:
 
 
 def _allowed(settings: KeySettings) -> Iterator[str]:
-    yield {"api": "the API", "metrics": "/metrics only", "operator": "/disco only"}[settings.scope]
+    doors = {"api": "the API", "metrics": "/metrics only", "operator": "/disco only", "device": "reports of devices"}
+    yield doors[settings.scope]
     if settings.pin is not None:
         yield settings.pin.value
     if settings.endpoints:

@@ -4,6 +4,7 @@
     ├── InvalidRequest          the caller's fault: names the field and the remedy
     │   ├── Unsupported         a known field with a value nobody here can serve
     │   ├── UnknownModel        no such served model
+    │   ├── UnknownDevice       no such registered device
     │   └── PromptTooLong       longer than every context that may serve it
     ├── AccessDenied            foreign Host, closed to the network, or more than the key allows
     │   └── InvalidKey          no key, or none that is known here
@@ -50,6 +51,10 @@ class Unsupported(InvalidRequest):
 
 class UnknownModel(InvalidRequest):
     code = "model_not_found"
+
+
+class UnknownDevice(InvalidRequest):
+    code = "device_not_found"
 
 
 class PromptTooLong(InvalidRequest):

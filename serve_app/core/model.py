@@ -192,6 +192,7 @@ class EndpointInfo:
     vocabulary: fingerprint of its tokenizer; equal fingerprints mean equal ids. None: unknown, hand over by text.
     context_length: tokens of prompt plus answer. slots: concurrent streams per replica.
     imitates: name of the latency profile a shaped endpoint reproduces.
+    owners: names of the API keys that alone may use it; empty: everybody may.
     """
 
     id: EndpointId
@@ -204,6 +205,7 @@ class EndpointInfo:
     can_park: bool = False
     slots: int = 1
     imitates: str | None = None
+    owners: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from serve_app.core.stats import delay_num, gaps, perceived_tbts, percentile, qo
 
 
 class LegReport(TypedDict):
-    """start_s is relative to the request's arrival, ttft_s to the leg's start; cost in USD."""
+    """start_s is relative to the request's arrival, ttft_s to the leg's start; cost in USD.
+
+    ``cause`` is ``error`` in words.
+    """
 
     attempt: str
     endpoint: str
@@ -28,6 +31,7 @@ class LegReport(TypedDict):
     outcome: str
     imitation_late_s: float
     error: str | None
+    cause: str | None
 
 
 def prefill_tokens(leg: Leg, session: StreamSession) -> int:
@@ -56,6 +60,7 @@ def leg_report(leg: Leg, session: StreamSession, costs: CostModel) -> LegReport:
         outcome=leg.outcome.value,
         imitation_late_s=_round(leg.late),
         error=leg.error.code if leg.error else None,
+        cause=leg.error.message if leg.error else None,
     )
 
 

@@ -54,6 +54,7 @@ def test_a_plain_answer() -> None:
             "outcome": "completed",
             "imitation_late_s": 0.0,
             "error": None,
+            "cause": None,
         }
     ]
     # Off: what it decided was never asked, since the answer was over at once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,10 @@ import yaml
 
 from actors.engines.base import Engine
 from actors.engines.factory import make_engine
-from actors.handles import described, expected_info
-from actors.refusal import Refusal
+from actors.handles import expected_info
+from actors.hosted import HostedEndpoint
 from actors.replica import EndpointReplica
-from serve_app.core.errors import EndpointFault
-from serve_app.core.model import ChatPrompt, EndpointInfo, GenerationRequest, Message, Sampling, StreamItem, TokenChunk
+from serve_app.core.model import ChatPrompt, Message, Sampling
 from serve_app.engine_settings import EngineSettings
 from serve_app.priors import initial_state
 from serve_app.service import StreamService
@@ -28,37 +27,10 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 MakeEngine = Callable[[EngineSettings, int, int], Engine]
 
 
-class ReplicaEndpoint:
-    """A replica as an endpoint, without the hop."""
-
-    def __init__(self, info: EndpointInfo, replica: EndpointReplica) -> None:
-        self.info = info
-        self.replica = replica
-
-    async def describe(self) -> None:
-        self.info = described(self.info, await self.replica.describe())
-
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-        index = request.handoff.next_index if request.handoff else 0
-        batches = self.replica.generate(request)
-        try:
-            async for batch in batches:
-                if isinstance(batch, Refusal):
-                    raise batch.error
-                for item in batch or [TokenChunk(index, "", count=0)]:
-                    if isinstance(item, TokenChunk):
-                        index = item.index + item.count
-                    yield item
-        except StopAsyncIteration as broken:
-            raise EndpointFault("replica ended") from broken
-        finally:
-            await batches.aclose()
-
-
 @dataclass
 class LocalService:
     service: StreamService
-    endpoints: dict[str, ReplicaEndpoint]
+    endpoints: dict[str, HostedEndpoint]
     app: AppSettings
     live: LiveSettings
 
@@ -99,7 +71,7 @@ async def local_service(
 ) -> LocalService:
     app, live = AppSettings.model_validate(args), LiveSettings.model_validate(user_config)
     endpoints = {
-        name: ReplicaEndpoint(expected_info(name, settings), EndpointReplica(name, settings, threads=1, make=make))
+        name: HostedEndpoint(expected_info(name, settings), EndpointReplica(name, settings, threads=1, make=make))
         for name, settings in app.endpoints.items()
     }
     for endpoint in endpoints.values():
