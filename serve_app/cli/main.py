@@ -18,6 +18,7 @@ from serve_app.cli.bench_command import bench
 from serve_app.cli.chat_command import chat
 from serve_app.cli.config_command import config
 from serve_app.cli.convert import convert
+from serve_app.cli.device_command import device
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
 from serve_app.cli.profile import profile
@@ -40,6 +41,7 @@ models = typer.Typer(help="Models that disco knows.", no_args_is_help=True)
 app.add_typer(config, name="config", rich_help_panel=RUN)
 app.add_typer(models, name="model", rich_help_panel=RUN)
 app.add_typer(keys, name="key", rich_help_panel=RUN)
+app.add_typer(device, name="device", rich_help_panel=RUN)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="For scripts.")]
 ConfigArgument = Annotated[str, typer.Argument(help="A file, or one of disco, simulated, openai, vllm, k8s.")]

@@ -1,0 +1,128 @@
+"""`disco device`: registered devices of a running service, and the heartbeats of the one that this runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from serve_app.cli.complaints import BadArgument, complain, warn
+from serve_app.cli.device_state import device_state
+from serve_app.cli.exits import OK
+from serve_app.cli.live_text import printable
+from serve_app.client.calls import call, json_of
+from serve_app.client.errors import CallFailed, Cause
+from serve_app.client.server import Server, open_session
+
+_CREATED, _NOTHING = 201, 204
+
+#: Seconds for a server to say how many answers it has under way.
+_PATIENCE: Final = 5.0
+
+
+def run(action: Coroutine[Any, Any, None]) -> int:
+    """The exit code; complaints go to stderr. Ctrl-C is how one leaves."""
+    try:
+        asyncio.run(action)
+    except KeyboardInterrupt:
+        return OK
+    except (CallFailed, BadArgument) as failure:
+        return complain(failure)
+    return OK
+
+
+def measured(profile: Path) -> Any:
+    """What `disco profile` wrote. Raises ``BadArgument``."""
+    try:
+        return json.loads(profile.read_text("utf-8"))
+    except (OSError, ValueError):
+        raise BadArgument("--profile: cannot be read; name a file that `disco profile` wrote") from None
+
+
+async def add(server: Server, registration: dict[str, Any], console: Console) -> None:
+    """Print the device's token, and nothing else, so that it can be piped."""
+    async with (
+        open_session(server) as session,
+        call(session, "POST", f"{server.root}/disco/devices", registration, (_CREATED,)) as response,
+    ):
+        console.out(json_of(await response.read())["token"], highlight=False)
+
+
+async def remove(server: Server, name: str) -> None:
+    async with (
+        open_session(server) as session,
+        call(session, "DELETE", f"{server.root}/disco/devices/{quote(name, '')}", None, (_NOTHING,)),
+    ):
+        """Nothing is said."""
+
+
+async def show(server: Server, console: Console, *, as_json: bool) -> None:
+    async with (
+        open_session(server) as session,
+        call(session, "GET", f"{server.root}/disco/devices") as response,
+    ):
+        devices = json_of(await response.read())["devices"]
+    if as_json:
+        console.out(json.dumps(devices, indent=1), highlight=False)
+        return
+    table = Table("device", "state", "owners", "address", "says")
+    for device in devices:
+        said = device["report"] or {}
+        words = [device["name"], device["reason"], ", ".join(device["owners"]), device["address"]]
+        table.add_row(*(Text(printable(word)) for word in words), ", ".join(f"{k} {v}" for k, v in said.items()))
+    console.print(table)
+
+
+async def report(
+    server: Server,
+    name: str,
+    every: float | None,
+    local: str | None,
+    state: Callable[[], dict[str, Any]] = device_state,
+) -> None:
+    """``every``: seconds between two heartbeats; None: one, and its failure is the command's. ``local``: the root URL
+    of the device's own server, which may say how busy it is."""
+    async with open_session(server) as session:
+        while True:
+            began = time.monotonic()
+            said = await asyncio.to_thread(state)
+            if local is not None and (load := await busy(local)) is not None:
+                said["load"] = load
+            try:
+                url = f"{server.root}/disco/devices/{quote(name, '')}/report"
+                async with call(session, "POST", url, said, (_NOTHING,)):
+                    """It is heard."""
+            except CallFailed as failure:
+                # Who is not known, or not let in, will not be next time either.
+                if every is None or failure.cause is Cause.REFUSED:
+                    raise
+                warn(f"not heard: {failure.message}")
+            if every is None:
+                return
+            await asyncio.sleep(max(0.0, every - (time.monotonic() - began)))
+
+
+async def busy(local: str) -> int | None:
+    """Answers under way at a llama-server, by its /slots; None where it does not say."""
+    try:
+        # A session of its own: the device's token is not the local server's business.
+        async with (
+            asyncio.timeout(_PATIENCE),
+            aiohttp.ClientSession() as session,
+            session.get(f"{local.rstrip('/')}/slots") as response,
+        ):
+            slots = json_of(await response.read()) if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+    if not isinstance(slots, list):
+        return None
+    return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))

@@ -1,0 +1,187 @@
+"""`disco device`: what it asks a service, and what a device says of itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from serve_app.cli import device as device_module
+from serve_app.cli.device_state import battery_of, device_state, processor_heat, termux_state
+from serve_app.cli.exits import BAD_INPUT, OK, UNREACHABLE
+from serve_app.cli.main import app
+from serve_app.devices import DeviceRegistration, DeviceReport
+
+Battery = namedtuple("Battery", "percent secsleft power_plugged")
+Reading = namedtuple("Reading", "label current")
+
+Call = tuple[str, str, str | None, Any]
+
+
+@contextmanager
+def service(answers: Mapping[tuple[str, str], tuple[int, Any]]) -> Iterator[tuple[str, list[Call]]]:
+    """Its URL, and what it was asked: method, path, key, body."""
+    asked: list[Call] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            asked.append(
+                (self.command, self.path, self.headers.get("authorization"), json.loads(body) if body else None)
+            )
+            status, said = answers.get((self.command, self.path), (404, {"error": {"message": "no such device"}}))
+            text = b"" if said is None else json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = do_any  # noqa: N815 - the library's names
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def run(url: str, *arguments: str, **environment: str) -> Result:
+    command, *rest = arguments
+    return CliRunner().invoke(
+        app, ["device", command, *rest, "--url", url], env={"COLUMNS": "120", "TERM": "dumb", **environment}
+    )
+
+
+def test_adding_prints_the_token_alone_and_asks_for_what_a_registration_may_hold() -> None:
+    with service({("POST", "/disco/devices"): (201, {"name": "phone", "token": "sk-disco-x"})}) as (url, asked):
+        arguments = ["phone", "http://192.168.1.20:8080/v1", "gemma", "--owner", "alice", "--owner", "bob"]
+        result = run(url, "add", *arguments, "--billion", "1.5", "--slots", "2", DISCO_API_KEY="boss")
+    assert (result.exit_code, result.output) == (OK, "sk-disco-x\n")
+    ((_, _, key, body),) = asked
+    assert key == "Bearer boss"
+    registration = DeviceRegistration.model_validate(body)
+    assert (registration.owners, registration.slots) == (("alice", "bob"), 2)
+    assert registration.prices.parameters_billion == 1.5
+
+
+def test_a_profile_that_is_none_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    with service({}) as (url, asked):
+        result = run(
+            url, "add", "phone", "http://a/v1", "m", "--owner", "alice", "--profile", str(tmp_path / "none.json")
+        )
+    assert (result.exit_code, asked) == (BAD_INPUT, [])
+    assert "--profile" in result.output
+
+
+def test_listing_and_removing() -> None:
+    entry = {
+        "name": "phone",
+        "reason": "ready",
+        "owners": ["alice"],
+        "address": "192.168.1.20",
+        "report": {"battery": 0.5},
+    }
+    answers = {
+        ("GET", "/disco/devices"): (200, {"devices": [entry]}),
+        ("DELETE", "/disco/devices/phone"): (204, None),
+    }
+    with service(answers) as (url, asked):
+        shown = run(url, "list")
+        listed = run(url, "list", "--json")
+        removed = run(url, "remove", "phone")
+        missing = run(url, "remove", "a/b")
+    assert all(word in shown.output for word in ("phone", "ready", "alice", "192.168.1.20", "battery 0.5"))
+    assert json.loads(listed.output) == [entry]
+    assert (removed.exit_code, removed.output) == (OK, "")
+    assert (missing.exit_code, asked[-1][1]) == (BAD_INPUT, "/disco/devices/a%2Fb")
+    assert "no such device" in missing.output
+
+
+def test_a_heartbeat_says_what_the_device_knows_and_how_busy_its_server_is() -> None:
+    slots = [{"id": 0, "is_processing": True}, {"id": 1, "is_processing": False}]
+    answers = {("POST", "/disco/devices/phone/report"): (204, None), ("GET", "/slots"): (200, slots)}
+    with service(answers) as (url, asked):
+        result = run(url, "report", "phone", "--once", "--server", url, DISCO_DEVICE_TOKEN="sk-disco-t")
+    assert result.exit_code == OK, result.output
+    (_, _, at_home, _), (_, path, key, body) = asked
+    assert (at_home, path, key) == (None, "/disco/devices/phone/report", "Bearer sk-disco-t")
+    report = DeviceReport.model_validate(body)
+    assert report.load == 1
+    assert report.battery is not None or report.charging
+
+
+def test_a_server_that_does_not_say_leaves_the_load_out() -> None:
+    with service({("POST", "/disco/devices/phone/report"): (204, None)}) as (url, asked):
+        assert run(url, "report", "phone", "--once", "--server", url).exit_code == OK
+    assert "load" not in asked[-1][3]
+
+
+def test_once_or_for_ever_a_refusal_ends_it_and_an_absence_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with service({}) as (url, asked):
+        assert run(url, "report", "phone", "--every", "1").exit_code == BAD_INPUT
+        assert len(asked) == 1
+    assert run(url, "report", "phone", "--once").exit_code == UNREACHABLE
+    turns: list[float] = []
+
+    async def turn(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_module.asyncio, "sleep", turn)
+    assert run(url, "report", "phone", "--every", "7").exit_code == OK
+    assert all(0 <= seconds <= 7 for seconds in turns)
+
+
+# --- what is read -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("battery", "said"),
+    [
+        (None, {"charging": True}),
+        (Battery(62, 0, False), {"battery": 0.62, "charging": False}),
+        (Battery(101, 0, True), {"battery": 1.0, "charging": True}),
+        (Battery(50, 0, None), {"battery": 0.5}),
+    ],
+)
+def test_batteries(battery: Any, said: dict[str, Any]) -> None:
+    assert battery_of(battery) == said
+
+
+def test_the_processors_hottest_sensor_counts() -> None:
+    sensors = {"coretemp": [Reading("a", 51.0), Reading("b", 63.0)], "nvme": [Reading("c", 80.0)]}
+    assert processor_heat(sensors) == 63.0
+    assert processor_heat({"nvme": [Reading("c", 80.0)]}) is None
+
+
+def test_a_phone_with_termux() -> None:
+    said = '{"health": "GOOD", "percentage": 74, "plugged": "UNPLUGGED", "status": "DISCHARGING", "temperature": 31.9}'
+    assert termux_state(said) == {"battery": 0.74, "charging": False, "temperature_celsius": 31.9}
+    assert termux_state(said.replace("UNPLUGGED", "PLUGGED_AC"))["charging"]
+
+
+@given(st.text() | st.recursive(st.none() | st.floats() | st.text(), st.lists, max_leaves=3).map(json.dumps))
+def test_what_termux_never_says_is_nothing(said: str) -> None:
+    assert termux_state(said) == {}
+
+
+def test_what_this_machine_says_is_a_report() -> None:
+    DeviceReport.model_validate(device_state())
