@@ -22,7 +22,7 @@ def render(now: Overview, most_streams: int) -> RenderableType:
     """``most_streams``: lines that streams may take."""
     parts: list[RenderableType] = [_facts(now), "", _endpoints(now)]
     if now.streams is None:
-        parts.append(Text("\nthis key may see no streams; one with `scope: operator` may", "dim"))
+        parts.append(Text("\nstreams are listed to a key with `scope: operator` only", "dim"))
     elif now.streams:
         parts += ["", _streams(now.streams[:most_streams])]
         if (now.streams_running or 0) > most_streams:
