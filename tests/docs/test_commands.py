@@ -46,7 +46,7 @@ NOT_RUN = {
     "openapi-generator-cli": "is another project's",
 }
 #: The shell's own.
-SHELL = {"cd", "export", "echo", "cp", "mkdir", "chmod", "cat"}
+SHELL = {"cd", "export", "echo", "cp", "mkdir", "chmod", "cat", "for", "do", "done"}
 
 #: Commands of disco whose arguments are read but which are not carried out: each starts an engine, fetches something or
 #: computes for long, and has a test of its own.

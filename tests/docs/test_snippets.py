@@ -29,6 +29,8 @@ NOT_TRIED = {
     "promql": "the dashboards have tests of their own",
     "dockerfile": "the images have tests of their own",
 }
+#: Keys of what is Kubernetes' or kustomize's; tests of their own read those.
+KUBERNETES = {"apiVersion", "resources", "components"}
 DUMMY = {"endpoints": {"cloud": {"kind": "cloud", "engine": {"type": "simulated"}}}}
 
 
@@ -47,9 +49,12 @@ def test_configurations(block: Block, tmp_path: Path, monkeypatch: pytest.Monkey
     for variable in re.findall(r"api_key_env: (\w+)", text):
         monkeypatch.setenv(variable, "sk-test")
     document = read_yaml(text) if "\n---\n" not in text else None
-    if not isinstance(document, dict) or "apiVersion" in document:
-        # Kubernetes'; its own tests read them.
-        assert "apiVersion" in text
+    if not isinstance(document, dict) or KUBERNETES & set(document):
+        assert any(f"{word}:" in text for word in KUBERNETES)
+    elif set(document) == {"args"}:
+        AppSettings.model_validate(DUMMY | document["args"])
+    elif set(document) == {"user_config"}:
+        LiveSettings.model_validate(document["user_config"])
     elif "applications" in document:
         path = tmp_path / "c.yaml"
         path.write_text(text, "utf-8")
