@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 
 from actors.engines.profile_file import ProfileFile
 from actors.engines.profiles import Profile, known_profiles, load_profile
@@ -13,8 +13,9 @@ from serve_app.body import field_path, read_object
 from serve_app.core.energy import DeviceState
 from serve_app.core.errors import InvalidRequest
 from serve_app.core.model import EndpointKind
-from serve_app.engine_settings import OpenAIHttpEngineSettings
+from serve_app.engine_settings import OpenAIHttpEngineSettings, may_be_key
 from serve_app.fields import Name, Settings
+from serve_app.server_url import ServerUrl
 from serve_app.settings import DeviceSettings, EndpointPrice, EndpointSettings, explain
 
 M = TypeVar("M", bound=BaseModel)
@@ -24,12 +25,16 @@ class DeviceRegistration(Settings):
     """A server with OpenAI's HTTP API on somebody's device.
 
     Nothing here reads a file or the environment of the router's machine: whoever registers devices is trusted with
-    them alone. So there is no ``api_key_env`` and no ``chat_template``.
+    them alone. So there is no ``api_key_env`` and no ``chat_template``, and what is registered is written to no file.
     """
 
     name: Name
     base_url: str = Field(description="Up to and including the version, such as http://192.168.1.20:8080/v1.")
     model: str = Field(min_length=1, description="The server's name for it.")
+    api_key: SecretStr | None = Field(
+        default=None, description="Of the device's server, which gets it and nobody else."
+    )
+    plaintext_key: bool = Field(default=False, description="That key may travel over http:// beyond this machine.")
     owners: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         min_length=1, description="Names of the API keys whose requests it serves, and no others'."
     )
@@ -44,6 +49,20 @@ class DeviceRegistration(Settings):
     prior: Name | None = Field(default=None, description="A shipped profile to believe in at first.")
     profile: ProfileFile | None = Field(default=None, description="The same, as `disco profile` wrote it.")
     prices: EndpointPrice = EndpointPrice()
+
+    @model_validator(mode="after")
+    def _key_is_safe(self) -> DeviceRegistration:
+        if self.api_key is None:
+            return self
+        if not may_be_key(self.api_key.get_secret_value()):
+            raise ValueError("api_key: holds characters that no HTTP header may carry")
+        url = ServerUrl.parse(self.base_url)
+        if not (url.encrypted or url.is_loopback or self.plaintext_key):
+            raise ValueError(
+                "api_key: over http:// the key would travel in clear; use https://, or say `plaintext_key: true` on a "
+                "network of your own"
+            )
+        return self
 
     def believed(self) -> Profile | None:
         """Raises InvalidRequest that lists the known profiles."""

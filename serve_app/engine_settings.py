@@ -117,6 +117,11 @@ def _address(text: str) -> str:
         raise ValueError("must be an IP address, such as 192.168.1.20; leave it out to go by the name") from None
 
 
+def may_be_key(text: str) -> bool:
+    """Whether an HTTP header may carry it."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
 #: Fields of a request that the engine itself fills in.
 OWN_FIELDS = frozenset(
     {"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens"}
@@ -197,7 +202,7 @@ class OpenAIHttpEngineSettings(_Engine):
         key = environment.get(self.api_key_env, "").strip()
         if not key:
             raise ValueError(f"api_key_env: the environment variable {self.api_key_env} is not set; export the key")
-        if not key.isascii() or not key.isprintable() or " " in key:
+        if not may_be_key(key):
             raise ValueError(f"api_key_env: {self.api_key_env} holds characters that no HTTP header may carry")
         return SecretStr(key)
 

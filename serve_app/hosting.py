@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from pydantic import SecretStr
+
+from actors.engines.base import Engine
+from actors.engines.openai_http import OpenAIHttpEngine
 from actors.handles import expected_info
 from actors.hosted import HostedEndpoint
 from actors.replica import EndpointReplica
@@ -15,12 +20,18 @@ from serve_app.core.endpoint import Endpoint
 from serve_app.core.lww import REMEMBERED, Stamp
 from serve_app.core.model import EndpointId
 from serve_app.devices import Device, DeviceRegistration, DeviceReport
+from serve_app.engine_settings import EngineSettings, OpenAIHttpEngineSettings
 from serve_app.fleet import Fleet
 from serve_app.priors import SERVER, believed, cost_model
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
 from serve_app.streams import EndpointState
 from serve_app.watching import STARTING, watch
+
+
+def _engine(key: SecretStr | None, settings: EngineSettings, _slots: int, _threads: int) -> Engine:
+    assert isinstance(settings, OpenAIHttpEngineSettings)
+    return OpenAIHttpEngine(settings, key=key)
 
 
 @dataclass(slots=True)
@@ -145,7 +156,8 @@ class DeviceHost:
     def _admit(self, name: EndpointId, device: Device) -> None:
         registration, settings = device.registration, device.settings()
         info = expected_info(name, settings, frozenset(registration.owners))
-        hosted = _Hosted(device, HostedEndpoint(info, EndpointReplica(name, settings, self._app.telemetry)))
+        replica = EndpointReplica(name, settings, self._app.telemetry, make=partial(_engine, registration.api_key))
+        hosted = _Hosted(device, HostedEndpoint(info, replica))
         profile = registration.believed()
         self._state.planner.estimates.add(name, SERVER if profile is None else believed(profile))
         self._state.load.add(name, settings.slots)

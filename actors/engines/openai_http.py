@@ -10,6 +10,8 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import SecretStr
+
 from actors.engines.base import EngineInfo
 from actors.engines.openai_http_answer import Answer
 from actors.engines.openai_http_calls import Call, Calls, Capabilities, Continuation
@@ -46,11 +48,15 @@ logger = logging.getLogger(__name__)
 class OpenAIHttpEngine:
     """The server may come and go. Until it was seen for the first time, ``info`` and ``generate`` say what is wrong.
 
-    ``first_pause``: seconds before it is looked for again; the pauses grow from there.
+    ``first_pause``: seconds before it is looked for again; the pauses grow from there. ``key``: instead of the one that
+    the settings name.
     """
 
-    def __init__(self, settings: OpenAIHttpEngineSettings, first_pause: float = 0.5) -> None:
+    def __init__(
+        self, settings: OpenAIHttpEngineSettings, first_pause: float = 0.5, key: SecretStr | None = None
+    ) -> None:
         self._settings = settings
+        self._key = key
         self._first_pause = first_pause
         self._sizes = PromptSizes()
         self._server: _Server | None = None
@@ -74,7 +80,7 @@ class OpenAIHttpEngine:
     async def start(self) -> None:
         """Raises only for what no waiting can mend; a server that is not ready is looked for in the background."""
         try:
-            key = self._settings.api_key()
+            key = self._key or self._settings.api_key()
         except ValueError as error:
             raise EndpointUnavailable(f"engine.{error}") from None
         path = self._settings.chat_template

@@ -103,14 +103,17 @@ def test_a_registration_that_cannot_be_kept_is_refused(fields: dict[str, Any], p
         ({"continues_by": "completion"}, "continues_by"),
         ({"prior": "../../etc/passwd"}, "prior"),
         ({"slots": 0}, "slots"),
+        ({"api_key": "passwd in clear"}, None),
+        ({"api_key": "passwd"}, None),
         ({"name": "a b"}, "name"),
         ({"prices": {"input_usd_per_mtok": -1}}, "prices.input_usd_per_mtok"),
     ],
 )
-def test_a_body_that_is_no_registration_names_the_field(fields: dict[str, Any], param: str) -> None:
+def test_a_body_that_is_no_registration_names_the_field(fields: dict[str, Any], param: str | None) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read(DeviceRegistration, json.dumps(PHONE | fields).encode())
     assert refused.value.param == param
+    assert refused.value.message.startswith(next(iter(fields)))
     assert "passwd" not in refused.value.message
 
 

@@ -212,6 +212,20 @@ def test_a_name_is_resolved_once_and_its_server_still_hears_its_name() -> None:
     assert not any("Authorization" in headers for _, _, headers in server.calls)
 
 
+def test_its_own_key_goes_to_its_server_and_nowhere_else() -> None:
+    server = ScriptedServer([answer("hi")])
+
+    async def main() -> None:
+        async with routing() as router, server.running() as url:
+            await router.join(url, continues_by="nothing", api_key="phones-own-secret")
+            assert (await router.ask())[0] == "hi"
+            assert "phones-own-secret" not in (await router.call("GET", "/disco/devices", OPERATOR)).text
+            assert "phones-own-secret" not in repr(router.host._fleet.devices)
+
+    run(main)
+    assert {headers["Authorization"] for _, _, headers in server.calls} == {"Bearer phones-own-secret"}
+
+
 def test_a_redirect_is_not_followed() -> None:
     elsewhere = ScriptedServer([answer("secret")])
     there: list[str] = []
