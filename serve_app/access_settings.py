@@ -94,6 +94,7 @@ class AccessSettings(Settings):
     """
 
     open: bool = Field(default=False, description="Without keys: everybody who can reach the router may use it.")
+    page: bool = Field(default=True, description="Whether the page at / is shown; see docs/page.md.")
     allowed_hosts: tuple[str, ...] = Field(
         default=("localhost", "127.0.0.1", "[::1]"),
         description="Values of the Host header, without the port. Not looked at with keys.",

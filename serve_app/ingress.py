@@ -22,6 +22,7 @@ from starlette.routing import Route
 from serve_app.access_settings import Scope
 from serve_app.admission import Admission
 from serve_app.auth import check_access, is_loopback
+from serve_app.body import read_object
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.client_headers import request_id, trace_carrier
 from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
@@ -29,12 +30,15 @@ from serve_app.device_routes import Devices, device_routes
 from serve_app.errors_http import error_body, plain_error, status_of
 from serve_app.gauges import watch_admission
 from serve_app.intake import read_whole
+from serve_app.live_policy import policy_of
 from serve_app.metrics import Metrics
 from serve_app.openapi import document
+from serve_app.page import page_routes
 from serve_app.responses import Arrival, Desk, Generation, Json, outcome_code, refusal
 from serve_app.router_spans import ServerSpan
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
 from serve_app.settings import AppSettings, LiveSettings
+from serve_app.snapshot import Glance
 from serve_app.sse import Envelope
 from serve_app.streams import StreamService
 from serve_app.telemetry import Telemetry
@@ -43,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 #: Those that a page elsewhere may read.
 _EXPOSED = ("x-request-id", "x-disco-policy", "x-disco-ignored", "retry-after")
+
+_UNSTORED = {"cache-control": "no-store"}
 
 Parse = Callable[[bytes, str, dict[str, str], LiveSettings], ParsedRequest]
 
@@ -80,6 +86,11 @@ class Surface:
             raise AccessDenied("access.open makes everybody equal; use keys, one of them with `scope: operator`")
         return EVERYBODY
 
+    def admit(self, request: Request) -> None:
+        """Whether the page is for this request: where there are keys, for all, since it asks for one itself."""
+        if self.callers is None:
+            self.guard(request)
+
     def trusts(self, request: Request) -> bool:
         """Whether it may see why an endpoint is not ready; where anybody may ask, reasons are for those with a key."""
         if self.callers is None or is_loopback(self.http_host()):
@@ -89,7 +100,7 @@ class Surface:
 
 def build_http_app(surface: Surface) -> Starlette:
     """An ASGI application over the service; needs neither Ray nor a model."""
-    handlers = _Handlers(surface)
+    handlers = _Handlers(surface, Glance(surface.service.snapshot, time.monotonic))
     origins = surface.app.access.allowed_origins
     app = Starlette(
         lifespan=_lifespan(surface),
@@ -103,7 +114,10 @@ def build_http_app(surface: Surface) -> Starlette:
             Route("/health", handlers.health),
             Route("/ready", handlers.ready),
             Route("/metrics", handlers.metrics),
+            Route("/disco/live", handlers.live),
+            Route("/disco/policy", handlers.policy, methods=["GET", "PATCH"]),
             *_device_routes(surface),
+            *(page_routes(surface.admit) if surface.app.access.page else ()),
         ],
         exception_handlers={DiscoError: _refused, HTTPException: handlers.no_route, Exception: _failed},
     )
@@ -117,6 +131,7 @@ class _Handlers:
     """One method per route."""
 
     surface: Surface
+    glance: Glance
 
     async def chat(self, request: Request) -> Response:
         return await _generate(self.surface, request, "chat", parse_chat)
@@ -155,6 +170,17 @@ class _Handlers:
     async def metrics(self, request: Request) -> Response:
         self.surface.guard(request, "metrics")
         return Response(self.surface.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def live(self, request: Request) -> Response:
+        self.surface.guard(request, "operator")
+        return Json(self.glance(), headers=_UNSTORED)
+
+    async def policy(self, request: Request) -> Response:
+        self.surface.guard(request, "operator")
+        if request.method == "PATCH":
+            changes = read_object(await read_whole(request, self.surface.live().limits))
+            return Json(self.surface.service.retune(changes))
+        return Json(policy_of(self.surface.live()), headers=_UNSTORED)
 
     async def no_route(self, request: Request, error: Exception) -> Response:
         """Tells a path that is none only to those who may use the API."""

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, StreamOptions
 from serve_app.core.model import Pin
 from serve_app.errors_http import STATUSES
+from serve_app.live_policy import SECTIONS
 from serve_app.schema import (
     MOST_STOP_CHARACTERS,
     MOST_STOPS,
@@ -92,6 +93,11 @@ _MODELS: Final[Schema] = {
     },
 }
 _HEALTH: Final[Schema] = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+_POLICY: Final[Schema] = {
+    "type": "object",
+    "properties": {section: {"type": ["object", "string"]} for section in SECTIONS},
+    "additionalProperties": False,
+}
 _READY: Final[Schema] = {
     "type": "object",
     "required": ["ready", "endpoints"],
@@ -147,6 +153,12 @@ def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool) -> Sc
             "/ready": {
                 "get": _question("ready", "Ready", also=503) | {"security": []},
             },
+            "/disco/live": {"get": _question("live", None, errors=(401, 403))},
+            "/disco/policy": {
+                "get": _question("policy", "Policy", errors=(401, 403)),
+                "patch": _question("retune", "Policy", errors=(400, 401, 403, 413))
+                | {"requestBody": {"required": True, "content": _json("Policy")}},
+            },
             "/metrics": {
                 "get": {
                     "operationId": "metrics",
@@ -171,6 +183,7 @@ def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool) -> Sc
                 "Health": _HEALTH,
                 "Ready": _READY,
                 "Usage": _USAGE,
+                "Policy": _POLICY,
             }
         },
     }
@@ -274,13 +287,16 @@ def _message() -> Schema:
 
 def _question(name: str, schema: str | None, *, errors: Iterable[int] = (), also: int | None = None) -> Schema:
     """A call without a body. ``also``: another status that comes with the same ``schema``."""
-    body = {"type": "object"} if schema is None else {"$ref": _PARTS.format(model=schema)}
-    answer = {"content": {"application/json": {"schema": body}}}
+    answer = {"content": _json(schema)}
     statuses = [200] if also is None else [200, also]
     return {
         "operationId": name,
         "responses": {str(s): {"description": HTTPStatus(s).phrase, **answer} for s in statuses} | _errors(errors),
     }
+
+
+def _json(schema: str | None) -> Schema:
+    return {"application/json": {"schema": {"$ref": _PARTS.format(model=schema)} if schema else {"type": "object"}}}
 
 
 def _errors(statuses: Iterable[int]) -> Schema:

@@ -17,7 +17,7 @@ from actors.handles import DESCRIBE_TIMEOUT, ServeEndpoint, expected_info
 from actors.labels import missing_node
 from serve_app.auth import is_loopback
 from serve_app.core.endpoint import Endpoint
-from serve_app.core.errors import EndpointTimeout, EndpointUnavailable
+from serve_app.core.errors import EndpointTimeout, EndpointUnavailable, Unsupported
 from serve_app.core.exchange import News
 from serve_app.core.model import EndpointId
 from serve_app.fleet import Fleet, FleetNews
@@ -25,6 +25,7 @@ from serve_app.gauges import watch_buffers, watch_state
 from serve_app.hosting import DeviceHost
 from serve_app.ingress import Surface, build_http_app
 from serve_app.keys import configured_keys
+from serve_app.live_policy import policy_of, retuned
 from serve_app.metrics import Metrics
 from serve_app.priors import initial_state
 from serve_app.ray_metrics import RaySink
@@ -128,8 +129,24 @@ class DiscoRouter:
             # Before the first request: whose devices are whose decides where a pinned one may go.
             await self._compare(self._exchange, FIRST_COMPARISON)
         self._configured = True
+        self._apply(live)
+
+    def _apply(self, live: LiveSettings) -> None:
         self._service.reconfigure(live, self._devices.costs(live))
         self._devices.refresh()
+
+    def retune(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Until the next ``user_config`` is deployed, or this replica ends. Running streams keep what they have."""
+        if self._app.router.replicas > 1:
+            raise Unsupported(
+                "the policy of one router replica would differ from the others'; deploy a changed user_config"
+            )
+        self._apply(retuned(self._service.live, changes))
+        return policy_of(self._service.live)
+
+    def snapshot(self) -> dict[str, Any]:
+        which = {"replica": self._name, "replicas": self._app.router.replicas}
+        return which | self._service.snapshot(self.readiness())
 
     def readiness(self) -> Readiness:
         return Readiness(any(state.ready for state in self._readiness.values()), dict(self._readiness))

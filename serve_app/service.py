@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from serve_app.core.breaker import health_of
 from serve_app.core.buffer import TokenBuffer
@@ -25,6 +25,7 @@ from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishR
 from serve_app.core.protocol import Close, SessionConfig
 from serve_app.core.report import build_report, leg_report
 from serve_app.core.session import StreamSession
+from serve_app.core.tally import Tally
 from serve_app.core.trail import Trail
 from serve_app.core.watch import ENDLESS, Patience, Watch, patience_of
 from serve_app.driver import StreamDriver, StreamJob
@@ -32,8 +33,9 @@ from serve_app.eligibility import NOBODY_JOINED, Joined, eligible_endpoints
 from serve_app.priors import breaker_config, cost_model, planner_config
 from serve_app.router_spans import Begun, RequestSpan
 from serve_app.settings import AppSettings, LiveSettings
+from serve_app.snapshot import build_snapshot
 from serve_app.state import SharedState
-from serve_app.streams import ClientRequest, Delta, Outcome, Usage
+from serve_app.streams import ClientRequest, Delta, Outcome, Readiness, Usage
 from serve_app.telemetry import Telemetry, operation_of
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,9 @@ class StreamService:
         self._state = state
         self._telemetry = telemetry
         self._random = random.Random(app.router.seed)
-        self._streams: set[OpenStream] = set()
+        self._tally = Tally()
+        #: Those under way, the newest last.
+        self._streams: dict[OpenStream, None] = {}
 
     def reconfigure(self, live: LiveSettings, costs: CostModel | None = None) -> None:
         """``live`` fits the application (``LiveSettings.check_against``). What was observed stays.
@@ -78,7 +82,18 @@ class StreamService:
 
     def buffers(self) -> Sequence[TokenBuffer]:
         """Those of the streams under way."""
-        return [stream.buffer for stream in self._streams]
+        return [stream.session.buffer for stream in self._streams]
+
+    def snapshot(self, readiness: Readiness) -> dict[str, Any]:
+        """What goes on at this moment; see docs/page.md."""
+        ready = {name: state.ready for name, state in readiness.endpoints.items()}
+        endpoints = [
+            (endpoint.info, ready.get(name, not self._joined.is_away(name)))
+            for name, endpoint in self._endpoints.items()
+        ]
+        running = [(stream.model, stream.session) for stream in self._streams]
+        now = asyncio.get_running_loop().time()
+        return build_snapshot(self.live, self._state, self._tally, endpoints, running, now)
 
     def open(self, request: ClientRequest) -> OpenStream:
         """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
@@ -131,7 +146,7 @@ class StreamService:
         stream = OpenStream(self, request, session, span, charge, trail)
         job = StreamJob(request.prompt, request.sampling, request.delivery)
         stream.driver = StreamDriver(session, job, self._endpoints, stream, trail)
-        self._streams.add(stream)
+        self._streams[stream] = None
         stream.driver.start()
         return stream
 
@@ -191,6 +206,10 @@ class StreamService:
 
         return Watch(patience, is_sick)
 
+    def count(self, session: StreamSession, report: Mapping[str, Any], costs: CostModel) -> None:
+        """Take what became of a stream into the tally. Runs once per stream, when it is over."""
+        self._tally.add(report, [self._endpoints[name].info for name in session.eligible], costs)
+
     def learn(self, request: ClientRequest, session: StreamSession, finish: FinishReason | None) -> None:
         """Let the estimates see what happened. Runs once per stream, when it is over."""
         observe = self._state.planner.estimates.observe
@@ -242,8 +261,12 @@ class OpenStream:
         self._over = False
 
     @property
-    def buffer(self) -> TokenBuffer:
-        return self._session.buffer
+    def session(self) -> StreamSession:
+        return self._session
+
+    @property
+    def model(self) -> str:
+        return self._request.model
 
     @property
     def plan(self) -> DispatchPlan:
@@ -294,9 +317,10 @@ class OpenStream:
         try:
             await self.driver.aclose()
         finally:
-            self._service._streams.discard(self)
+            self._service._streams.pop(self, None)
             self._charge.close(self._session)
-            closed = self.driver.closed or Close()
+            closed, outcome = self.driver.closed or Close(), self.outcome
+            self._service.count(self._session, outcome.report, self._costs)
             try:
                 self._service.learn(self._request, self._session, closed.finish)
             except Exception as error:  # noqa: BLE001 - the answer is out; it must not fail afterwards
@@ -304,7 +328,7 @@ class OpenStream:
             code = closed.error.code if closed.error else "ok" if closed.finish else "cancelled"
             session, now = self._session, asyncio.get_running_loop().time()
             verdicts = [(session.judged_at[target], decision) for target, decision in session.verdicts.items()]
-            self._span.end(self.outcome, code, session.winner, verdicts, now)
+            self._span.end(outcome, code, session.winner, verdicts, now)
 
     def leg_started(self, leg: Leg) -> dict[str, str]:
         state, session = self._service._state, self._session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -127,3 +127,11 @@ class StreamService(Protocol):
     def models(self) -> Sequence[str]: ...
 
     def readiness(self) -> Readiness: ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """What goes on at this moment, JSON-ready; never a text."""
+        ...
+
+    def retune(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change sections of the live policy; the policy then in force. Raises InvalidRequest and changes nothing."""
+        ...

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from serve_app import router as router_module
+from serve_app.core.errors import InvalidRequest, Unsupported
 from serve_app.router import DiscoRouter
 from serve_app.settings import AppSettings
 from serve_app.watching import RETRY_PERIOD
@@ -20,13 +21,15 @@ APP = AppSettings.model_validate({"endpoints": {"phone": {"kind": "device", "eng
 
 
 @asynccontextmanager
-async def routing(monkeypatch: pytest.MonkeyPatch, http_host: str = "127.0.0.1") -> AsyncIterator[DiscoRouter]:
+async def routing(
+    monkeypatch: pytest.MonkeyPatch, http_host: str = "127.0.0.1", app: AppSettings = APP
+) -> AsyncIterator[DiscoRouter]:
     async def host() -> str:
         return http_host
 
     monkeypatch.setattr(router_module, "effective_http_host", host)
     unfit: Any = object()
-    router = DiscoRouter(APP, {"phone": unfit})
+    router = DiscoRouter(app, {"phone": unfit})
     try:
         yield router
     finally:
@@ -77,6 +80,36 @@ def test_beyond_loopback_nothing_starts_unless_ray_asks_for_its_token(
             else:
                 await router.reconfigure({})
             assert router._configured is token
+
+    run_virtual(main())
+
+
+def test_the_operator_changes_the_policy_until_the_next_user_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with routing(monkeypatch) as router:
+            await router.reconfigure({"policy": {"budget": 0.3}, "limits": {"max_tokens": 99}})
+            policy = router.retune({"policy": {"budget": 0.6}})
+            assert policy["policy"]["budget"] == router.snapshot()["policy"]["policy"]["budget"] == 0.6
+            assert router._service.live.limits.max_tokens == 99
+            assert router._state.planner.config.budget == 0.6
+            with pytest.raises(InvalidRequest, match="budget: "):
+                router.retune({"policy": {"budget": 6}})
+            assert router._service.live.policy.budget == 0.6
+            await router.reconfigure({"policy": {"budget": 0.4}})
+            assert router.snapshot()["policy"]["policy"]["budget"] == 0.4
+
+    run_virtual(main())
+
+
+def test_one_of_several_routers_does_not_get_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = AppSettings.model_validate(APP.model_dump(mode="json") | {"router": {"replicas": 2}})
+
+    async def main() -> None:
+        async with routing(monkeypatch, app=several) as router:
+            await router.reconfigure({})
+            with pytest.raises(Unsupported, match="deploy a changed user_config"):
+                router.retune({"policy": {"budget": 0.6}})
+            assert router.snapshot()["replicas"] == 2
 
     run_virtual(main())
 

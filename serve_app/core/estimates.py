@@ -107,6 +107,10 @@ class Estimates:
         """F of an endpoint, whatever the prompt."""
         return self._endpoints[endpoint].ttft_distribution(self.prompts.lengths.tolist())
 
+    def ttfts_seen(self, endpoint: EndpointId) -> int:
+        """TTFTs of an endpoint in the window; a prior completes F up to ``ENOUGH``."""
+        return self._endpoints[endpoint].ttfts_seen
+
     def seldom_later(self, endpoint: EndpointId, share: float) -> LinearTtft | None:
         """Seconds within which the endpoint answers a prompt of l with the probability ``share``; None if unknown."""
         return self._endpoints[endpoint].seldom_later(share)

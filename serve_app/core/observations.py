@@ -55,6 +55,10 @@ class EndpointObservations:
         self._rates = deque(self._rates, maxlen=window)
         self._silences = deque(self._silences, maxlen=window)
 
+    @property
+    def ttfts_seen(self) -> int:
+        return len(self._ttfts)
+
     def first_token(self, prompt_tokens: int, seconds: float, *, came: bool = True) -> None:
         """``came`` False: nobody waited any longer for it."""
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.

@@ -116,6 +116,11 @@ class Planner:
         """As of the last fit."""
         return self.estimates.profiles[endpoint]
 
+    @property
+    def scheduled(self) -> list[Scheduled]:
+        """The policies over both sides that requests were planned by since the last fit."""
+        return [policy for policy in self._fitted.values() if isinstance(policy, Scheduled)]
+
     def expected_remaining(self, accepted: int, max_tokens: int) -> float:
         """Tokens an answer of ``accepted`` tokens still has, on average."""
         return self.estimates.answers.expected_remaining(accepted, max_tokens)

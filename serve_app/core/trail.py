@@ -142,7 +142,7 @@ class Trail:
         self._over: set[str] = set()
         self._handoffs = 0
         self._decided = 0
-        self._verdicts: dict[str, str] = {}
+        self._verdicts: dict[str, MigrationDecision] = {}
         self._sampled_at: float | None = None
 
     @property
@@ -257,13 +257,14 @@ class Trail:
             )
 
     def _look_at_verdicts(self, now: float) -> None:
-        """Each word when it changes; the figures once in a while."""
+        """Each word when it changes; the figures once in a while, as long as they are judged anew."""
         session = self._session
         due = self._sampled_at is None or now >= self._sampled_at + SAMPLE_PERIOD
         sample = due and session.buffer.accepted > 0 and len(self._waiting) < MOST_WAITING
         for target, decision in session.verdicts.items():
-            if sample or self._verdicts.get(target) != decision.verdict:
-                self._verdicts[target] = decision.verdict
+            told = self._verdicts.get(target)
+            if told is None or decision.verdict != told.verdict or (sample and decision is not told):
+                self._verdicts[target] = decision
                 self._waiting.append(self._judged(decision, now))
         if sample:
             self._sampled_at = now

@@ -88,7 +88,8 @@ def test_a_moving_answer_is_told_from_the_plan_to_its_end() -> None:
 
 def test_a_verdict_is_told_when_its_word_changes_with_the_lead_and_what_it_needs() -> None:
     stage = moved()
-    go, back = stage.of("verdict")[0], stage.of("verdict")[-1]
+    assert [(event["target"], event["at_s"]) for event in stage.of("verdict")] == [("phone", 1.0), ("cloud", 1.5)]
+    go, back = stage.of("verdict")
     assert (go["target"], go["verdict"], go["lead"], go["buffer_needed"]) == ("phone", "go", 6, 4.0)
     assert go["saving_usd"] > go["overhead_usd"] > 0
     assert (back["target"], back["verdict"], back["buffer_needed"]) == ("cloud", "not_cheaper", None)

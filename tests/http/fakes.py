@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from serve_app.core.errors import UnknownModel
 from serve_app.ingress import Surface, build_http_app
+from serve_app.live_policy import policy_of, retuned
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.streams import ClientRequest, Delta, EndpointState, Outcome, Readiness, Usage
 from serve_app.telemetry import Telemetry
@@ -137,6 +138,8 @@ class FakeService:
     state: Readiness = field(default_factory=lambda: Readiness(True, {"phone": EndpointState(True, "ready")}))
     requests: list[ClientRequest] = field(default_factory=list)
     running: int = 0
+    snapshots: int = 0
+    live: LiveSettings = field(default_factory=LiveSettings)
 
     def open(self, request: ClientRequest) -> FakeStream:
         self.requests.append(request)
@@ -150,6 +153,14 @@ class FakeService:
     def readiness(self) -> Readiness:
         return self.state
 
+    def snapshot(self) -> dict[str, Any]:
+        self.snapshots += 1
+        return {"replica": "r", "streams_running": self.running}
+
+    def retune(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        self.live = retuned(self.live, changes)
+        return policy_of(self.live)
+
 
 def make_surface(
     service: FakeService | None = None,
@@ -162,9 +173,11 @@ def make_surface(
     settings = AppSettings.model_validate(
         {"endpoints": {"phone": {"kind": "device", "engine": {"type": "simulated"}}}} | app
     )
-    live_settings = LiveSettings.model_validate(live or {})
+    service = service or FakeService()
+    if live is not None:
+        service.live = LiveSettings.model_validate(live)
     telemetry = Telemetry(settings.telemetry, "disco-router", exporter)
-    return Surface(service or FakeService(), settings, lambda: live_settings, lambda: host, telemetry)
+    return Surface(service, settings, lambda: service.live, lambda: host, telemetry)
 
 
 @dataclass

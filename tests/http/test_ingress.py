@@ -256,7 +256,7 @@ def test_text_is_in_no_log_metric_or_error(caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
         ("POST", "/v1/nothing", 404, "not_found"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
