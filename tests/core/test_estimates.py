@@ -100,3 +100,11 @@ def test_an_endpoint_that_joins_is_believed_to_be_as_its_prior_says_and_one_that
     assert "tablet" not in here.profiles
     here.add("tablet", prior)
     assert here.profiles["tablet"] == prior
+
+
+def test_it_tells_how_many_first_tokens_were_seen_however_they_came() -> None:
+    estimates = make(window=20)
+    assert estimates.ttfts_seen("phone") == 0
+    estimates.observe(Observation(Seen.FIRST_TOKEN, 10, 0.5, "phone"))
+    estimates.merge([Observation(Seen.NO_TOKEN, 10, 0.9, "phone")])
+    assert (estimates.ttfts_seen("phone"), estimates.ttfts_seen("cloud")) == (2, 0)

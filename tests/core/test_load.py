@@ -10,7 +10,7 @@ def test_a_newcomer_queues_once_every_slot_runs() -> None:
     assert (load.is_full("phone"), load.queue_seconds("phone")) == (False, 0.0)
     load.started("phone")
     load.started("phone")
-    assert (load.is_full("phone"), load.is_full("cloud")) == (True, False)
+    assert (load.is_full("phone"), load.is_full("cloud"), load.slots("cloud")) == (True, False, 4)
     assert load.queue_seconds("phone") == pytest.approx(PRIOR_HOLD / 2)
     load.started("phone")
     assert load.queue_seconds("phone") == pytest.approx(PRIOR_HOLD)

@@ -578,3 +578,13 @@ def test_the_realised_share_of_prompt_tokens_is_bounded(costs: CostModel, share:
     assert used <= share * total + largest
     assert used >= 0.95 * share * total
     assert planner.fallbacks == 0
+
+
+def test_it_tells_by_which_schedules_it_planned_since_the_last_fit() -> None:
+    planner = make(PlannerConfig(PolicyName.DISCO_D, budget=0.1, tail_share=0.1))
+    assert planner.scheduled == []
+    plan(planner)
+    plan(planner, eligible=(CLOUD, FAR))
+    (scheduled,) = planner.scheduled
+    assert (scheduled.cloud, scheduled.device, scheduled.name) == ("cloud", "laptop", "disco-d")
+    assert scheduled.schedule.start(62, 0.5) == (0.0, 2.0)
