@@ -6,6 +6,7 @@ which a cancelled generator would leave behind in the wrong task. ``router_spans
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ PROVIDER = "disco"
 _PROPAGATOR = TraceContextTextMapPropagator()
 #: Milliseconds that a finished span waits for company before it is exported.
 _EXPORT_DELAY = 500
+#: Seconds that the end of a process waits for its last spans to be exported.
+LAST_WORDS = 3.0
 #: Finished spans that wait for a slow collector. More are dropped.
 _QUEUE = 16_384
 
@@ -77,10 +80,15 @@ class Telemetry:
         )
         self.tracer = self._provider.get_tracer("disco-serve")
 
-    def shutdown(self) -> None:
-        """Export what is finished; blocks for as long as the exporter needs. Idempotent."""
+    def shutdown(self, patience: float = LAST_WORDS) -> None:
+        """Export what is finished; blocks until that is done, but not for a collector that hangs. Idempotent.
+
+        patience: seconds.
+        """
         if self._provider is not None:
-            self._provider.shutdown()
+            last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+            last.start()
+            last.join(patience)
             self._provider = None
 
 

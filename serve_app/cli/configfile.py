@@ -103,6 +103,7 @@ def _settings(name: str, document: dict[str, Any], problems: list[str], runs_her
     http = document.get("http_options")
     host = http.get("host") if isinstance(http, dict) and isinstance(http.get("host"), str) else None
     if app is not None:
+        problems += _tracing_problems(app, document)
         problems += _cross_problems(app, live, application)
         if runs_here or not keys_file_is_elsewhere(app):
             problems += _access_problems(app, host)
@@ -110,6 +111,17 @@ def _settings(name: str, document: dict[str, Any], problems: list[str], runs_her
     if app is None or host is None or problems:
         raise BadConfiguration(name, tuple(problems))
     return Configuration(name, document, app, live, host, document["http_options"].get("port", 8000))
+
+
+def _tracing_problems(app: AppSettings, document: dict[str, Any]) -> list[str]:
+    """A process has one tracer. The replicas would refuse, too, but only once they start."""
+    serves = document.get("tracing_config")
+    if app.telemetry.otlp_endpoint is None or not isinstance(serves, dict) or not serves.get("enabled"):
+        return []
+    return [
+        "tracing_config.enabled: Serve's tracing and applications.0.args.telemetry.otlp_endpoint are both on; "
+        "remove one of them"
+    ]
 
 
 def _deployments(application: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:

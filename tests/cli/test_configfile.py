@@ -268,6 +268,14 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "applications.0.deployments.0.num_replicas",
         "router.replicas",
     ),
+    "two owners of traces": (
+        lambda d: (
+            d.update(tracing_config={"enabled": True}),
+            application(d)["args"].update(telemetry={"otlp_endpoint": "http://127.0.0.1:4318"}),
+        ),
+        "tracing_config.enabled",
+        "remove one of them",
+    ),
     "a collector without an address": (
         lambda d: application(d)["args"].update(telemetry={"otlp_endpoint": "not a url"}),
         f"{ARGS}.telemetry.otlp_endpoint",

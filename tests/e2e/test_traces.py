@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ import yaml
 
 from benchmarks.collector import Collector, attributes, collecting
 from benchmarks.stack import free_ports
+from serve_app.cli.supervisor import DIRECTORIES, directory_prefix
 from tests.cli.processes import DISCO, started, wait_until_ready
 from tests.e2e.test_application import ARGS, LIVE, chat, until
 
@@ -40,7 +39,6 @@ class Service:
     url: str
     process: subprocess.Popen[str]
     collector: Collector
-    folder: Path
 
     def ask(self, *bodies: dict[str, Any], headers: list[dict[str, str]] | None = None) -> list[httpx.Response]:
         """All at once."""
@@ -76,7 +74,9 @@ class Service:
 
     def logs(self) -> str:
         """Of Serve's replicas and Ray's workers."""
-        found = [*self.folder.rglob("serve/*.log"), *self.folder.rglob("worker-*.err")]
+        pids = [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+        (folder,) = [folder for pid in pids for folder in DIRECTORIES.glob(f"{directory_prefix(pid)}*")]
+        found = [*folder.rglob("serve/*.log"), *folder.rglob("worker-*.err")]
         assert found
         return "".join(path.read_text("utf-8", "replace") for path in found)
 
@@ -100,18 +100,12 @@ def configuration(collector: Collector, port: int, protocol: str = "http", **eng
 @contextmanager
 def serving(folder: Path, protocol: str = "http") -> Iterator[Service]:
     (port,) = free_ports(1)
-    # Ray's unix sockets limit the length of this path, hence not pytest's own directory.
-    temporary = Path(tempfile.mkdtemp(prefix="d"))
-    try:
-        with collecting(folder / "spans") as collector:
-            path = folder / "config.yaml"
-            path.write_text(yaml.safe_dump(configuration(collector, port, protocol)), "utf-8")
-            command = ("-c", DISCO, "up", str(path), "--port", str(port))
-            with started(*command, environment={"TMPDIR": str(temporary)}) as process:
-                wait_until_ready(process)
-                yield Service(f"http://127.0.0.1:{port}", process, collector, temporary)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with collecting(folder / "spans") as collector:
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(configuration(collector, port, protocol)), "utf-8")
+        with started("-c", DISCO, "up", str(path), "--port", str(port)) as process:
+            wait_until_ready(process)
+            yield Service(f"http://127.0.0.1:{port}", process, collector)
 
 
 def by_trace(spans: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -196,8 +190,8 @@ def test_answers_that_a_shutdown_cuts_have_their_spans_too(tmp_path: Path) -> No
 def test_a_replica_that_is_told_to_end_exports_first(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         service.ask(chat("hello", max_tokens=20))
-        workers = [p for p in psutil.process_iter() if ":endpoint-phone" in " ".join(p.cmdline())]
-        (worker,) = [p for p in workers if p.environ().get("TMPDIR") == str(service.folder)]
+        children = psutil.Process(service.process.pid).children(recursive=True)
+        (worker,) = [child for child in children if ":endpoint-phone" in " ".join(child.cmdline())]
         worker.terminate()
         worker.wait(60)
         deadline = time.monotonic() + 10

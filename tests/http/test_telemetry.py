@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
@@ -193,3 +194,27 @@ def test_a_missing_collector_disturbs_nobody() -> None:
     end(begin(telemetry, "disco"))
     telemetry.shutdown()
     telemetry.shutdown()
+
+
+class HangingExporter(SpanExporter):
+    """A collector that takes spans and never says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def export(self, spans: object) -> Any:
+        self.asked.set()
+        self.answer.wait()
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_a_collector_that_hangs_does_not_keep_a_process_from_its_end() -> None:
+    exporter = HangingExporter()
+    telemetry = Telemetry(TelemetrySettings(), "router", exporter)
+    end(begin(telemetry, "disco"))
+    telemetry.shutdown(patience=0.1)
+    assert exporter.asked.wait(20)
+    exporter.answer.set()
