@@ -20,16 +20,15 @@ def watch_admission(metrics: Metrics, admission: Admission) -> None:
     metrics.watch(i.STREAMS, lambda: {(): admission.running})
 
 
-def watch_state(metrics: Metrics, state: SharedState, endpoints: Iterable[EndpointId]) -> None:
-    """Estimates, budget, load and breakers."""
-    names = tuple(endpoints)
+def watch_state(metrics: Metrics, state: SharedState) -> None:
+    """Estimates, budget, and load and breakers of the endpoints that are known at that time."""
 
     def fit_age() -> float:
         fitted = state.planner.fitted_at
         return 0.0 if fitted is None else _now() - fitted
 
     def of_each(read: Callable[[EndpointId], float]) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {(name,): read(name) for name in names}
+        return lambda: {(name,): read(name) for name in state.load.own}
 
     metrics.watch(i.BUDGET_SHARE, lambda: {(): state.budget.spent_share})
     metrics.watch(i.BUDGET_TARGET, lambda: {(): state.budget.share})

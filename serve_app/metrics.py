@@ -96,6 +96,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text format."""
+        self._prometheus.forget_gauges()
         self.publish(self._prometheus)
         return generate_latest(self._prometheus.registry)
 
@@ -122,6 +123,11 @@ class PrometheusSink:
                     self._histograms[each.name] = Histogram(
                         each.name, each.help, each.labels, buckets=each.buckets, registry=self.registry
                     )
+
+    def forget_gauges(self) -> None:
+        """Of what is gone, such as a device that left, no last value stays."""
+        for gauge in self._gauges.values():
+            gauge.clear()
 
     def record(self, instrument: Instrument, value: float, labels: tuple[str, ...]) -> None:
         match instrument.kind:

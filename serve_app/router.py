@@ -86,7 +86,7 @@ class DiscoRouter:
             sink = RaySink()
             metrics.also_to(sink)
             self._tasks.add(asyncio.create_task(_publish(metrics, sink)))
-        watch_state(metrics, self._state, self._endpoints)
+        watch_state(metrics, self._state)
         watch_buffers(metrics, self._service.buffers)
         self._surface = Surface(
             self,

@@ -84,6 +84,9 @@ def test_gauges_are_read_when_asked() -> None:
     text = metrics.render().decode()
     assert value(text, "disco_budget_share") == 0.5
     assert [value(text, "disco_breaker_state", endpoint=name) for name in states] == [0, 2]
+    del states["phone"]
+    with pytest.raises(KeyError):
+        value(metrics.render().decode(), "disco_breaker_state", endpoint="phone")
 
 
 def test_two_routers_in_a_process_count_apart() -> None:

@@ -159,7 +159,7 @@ class Stack(Asking):
         self.service = ScriptedService(self.endpoints, self.app, self.live, self.state, self.telemetry)
         service, loopback = self.service, "127.0.0.1"
         self.surface = Surface(service, self.app, lambda: service.live, lambda: loopback, self.telemetry)
-        watch_state(self.surface.metrics, self.state, self.endpoints)
+        watch_state(self.surface.metrics, self.state)
         watch_buffers(self.surface.metrics, self.service.buffers)
         self.http = build_http_app(self.surface)
 

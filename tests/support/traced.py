@@ -34,7 +34,7 @@ class TracedService(Asking):
         for replica, telemetry in zip(replicas.values(), others, strict=True):
             replica._telemetry = telemetry
         self.surface = Surface(local.service, local.app, lambda: local.live, lambda: "127.0.0.1", router)  # type: ignore[arg-type]
-        watch_state(self.surface.metrics, local.service._state, local.endpoints)
+        watch_state(self.surface.metrics, local.service._state)
         watch_buffers(self.surface.metrics, local.service.buffers)
         self.http = build_http_app(self.surface)
 
