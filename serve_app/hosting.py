@@ -22,7 +22,7 @@ from serve_app.core.model import EndpointId
 from serve_app.devices import Device, DeviceRegistration, DeviceReport
 from serve_app.engine_settings import EngineSettings, OpenAIHttpEngineSettings
 from serve_app.fleet import Fleet
-from serve_app.priors import SERVER, believed, cost_model
+from serve_app.priors import SERVER, believed, capacity, cost_model
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.state import SharedState
 from serve_app.streams import EndpointState
@@ -160,7 +160,7 @@ class DeviceHost:
         hosted = _Hosted(device, HostedEndpoint(info, replica))
         profile = registration.believed()
         self._state.planner.estimates.add(name, SERVER if profile is None else believed(profile))
-        self._state.load.add(name, settings.slots)
+        self._state.load.add(name, capacity(settings))
         self._endpoints[name] = hosted.endpoint
         self._hosted[name] = hosted
         self._forget_at.pop(name, None)

@@ -16,7 +16,7 @@ from serve_app.core.cost import CostModel, Regime, UnitCost, device_unit_cost
 from serve_app.core.energy import JOULES_PER_TOKEN_AND_BILLION, DeviceState, exchange_rate
 from serve_app.core.handover import HandoverRule
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.load import EndpointLoad
+from serve_app.core.load import Capacity, EndpointLoad
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import EndpointId, EndpointInfo
 from serve_app.core.planner import Planner, PlannerConfig
@@ -26,7 +26,7 @@ from serve_app.engine_settings import (
     ShapedEngineSettings,
     SimulatedEngineSettings,
 )
-from serve_app.settings import AppSettings, DeviceSettings, EndpointPrice, LiveSettings, RegimeSetting
+from serve_app.settings import AppSettings, DeviceSettings, EndpointPrice, EndpointSettings, LiveSettings, RegimeSetting
 from serve_app.state import LocalState
 
 _NOBODY: Final[Mapping[EndpointId, EndpointPrice]] = MappingProxyType({})
@@ -110,12 +110,17 @@ def breaker_config(live: LiveSettings) -> BreakerConfig:
     return BreakerConfig(limits.breaker_faults, shortest=min(BreakerConfig().shortest, longest), longest=longest)
 
 
+def capacity(settings: EndpointSettings) -> Capacity:
+    replicas = settings.placement.replicas
+    return Capacity(settings.slots, replicas, settings.placement.max_replicas or replicas)
+
+
 def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[EndpointInfo]) -> LocalState:
     """What a router that has seen nothing yet goes by."""
     priors = {name: prior_profile(settings.engine) for name, settings in app.endpoints.items()}
     return LocalState(
         Planner(planner_config(live), infos, cost_model(app, live), priors),
         TokenBudget(live.policy.budget),
-        EndpointLoad({name: settings.most_streams for name, settings in app.endpoints.items()}),
+        EndpointLoad({name: capacity(settings) for name, settings in app.endpoints.items()}),
         Breakers(breaker_config(live)),
     )

@@ -19,7 +19,7 @@ from serve_app.core.cost import CostModel
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import UnknownModel
 from serve_app.core.estimates import PRIOR_PROMPT, Observation, Seen
-from serve_app.core.legs import Leg, LegReason
+from serve_app.core.legs import Leg, LegOutcome, LegReason
 from serve_app.core.migration import MigrationMode, Mover
 from serve_app.core.model import DispatchPlan, EndpointId, EndpointInfo, FinishReason
 from serve_app.core.protocol import Close, SessionConfig
@@ -345,7 +345,8 @@ class OpenStream:
             cause = leg.error.message
             logger.warning("request %s: %s failed: %s", self._request.request_id, leg.info.id, cause)
         state, now = self._service._state, asyncio.get_running_loop().time()
-        state.load.ended(leg.info.id, now - leg.started)
+        replica = leg.receipt.replica if leg.receipt else ""
+        state.load.ended(leg.info.id, now - leg.started, replica, failed=leg.outcome is LegOutcome.FAILED)
         state.breakers[leg.info.id].ended(leg.attempt, health_of(leg), leg.started, now)
         report = leg_report(leg, self._session, self._costs)
         self._span.leg_ended(leg, self._session.winner, report, now)

@@ -50,11 +50,6 @@ class EndpointSettings(Settings):
     queue: int = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
     placement: PlacementSettings = Field(default=PlacementSettings(), description="Where its replicas run.")
 
-    @property
-    def most_streams(self) -> int:
-        """Concurrent streams over all the replicas that it may have."""
-        return self.slots * (self.placement.max_replicas or self.placement.replicas)
-
 
 class ModelSettings(Settings):
     """One served name."""

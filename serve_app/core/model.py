@@ -148,6 +148,7 @@ class Receipt:
 
     prompt_tokens: tokens of the rendered prompt, without the handoff's; None where the endpoint cannot count.
     queued: seconds spent waiting for a slot. reused: tokens of prompt and handoff whose prefill was already done.
+    replica: which one of the endpoint's; empty where that is unknown.
     """
 
     prompt_tokens: int | None

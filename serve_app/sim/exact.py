@@ -14,7 +14,7 @@ from serve_app.core.budget import TokenBudget
 from serve_app.core.cost import CostModel, UnitCost
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.lengths import OutputLengths
-from serve_app.core.load import EndpointLoad
+from serve_app.core.load import Capacity, EndpointLoad
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import (
     DispatchPlan,
@@ -173,7 +173,7 @@ async def _play(
     budget: TokenBudget,
     progress: Callable[[int], None],
 ) -> list[Played]:
-    state = LocalState(planner, budget, EndpointLoad(dict.fromkeys(endpoints, _SLOTS)))
+    state = LocalState(planner, budget, EndpointLoad(dict.fromkeys(endpoints, Capacity(_SLOTS))))
     app, live = _settings(setting)
     service = StreamService(endpoints, app, live, state, Telemetry(app.telemetry, "disco-simulate"))
     loop, played = asyncio.get_running_loop(), []
