@@ -106,9 +106,6 @@ class EndpointLoad:
     def running(self, endpoint: EndpointId) -> int:
         return self._running[endpoint] + self.elsewhere.get(endpoint, 0) + self.foreign.get(endpoint, 0)
 
-    def slots(self, endpoint: EndpointId) -> int:
-        return self._slots[endpoint]
-
     def is_full(self, endpoint: EndpointId) -> bool:
         """A newcomer would have to queue."""
         return self.running(endpoint) >= self.slots(endpoint)
