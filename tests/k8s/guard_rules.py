@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app.cli.up import START_LIMIT
-from tests.k8s.manifests import Deployed
+from tests.k8s.manifests import Deployed, Object
 
 #: Seconds that Serve has for a replacement before it stops a replica on a node that is drained.
 REPLACEMENT = 30
@@ -20,7 +20,7 @@ SLACK = 20
 OPEN = {
     "disco-clients": {8000},
     "disco-operator": {8265, 8000},
-    "disco-monitoring": {8080, 9101, 8000},
+    "disco-monitoring": {8080, 9101},
 }
 
 
@@ -209,13 +209,29 @@ def telemetry_goes_to_a_service(d: Deployed) -> Iterator[str]:
 
 
 def prometheus_finds_its_targets(d: Deployed) -> Iterator[str]:
+    """A Service's /metrics is that of whichever router was asked: only Ray's tell the routers apart."""
     for monitor in d.of("PodMonitor"):
         name, pods = monitor["metadata"]["name"], d.selected(monitor["spec"]["selector"])
+        if not d.configuration.app.telemetry.ray_metrics:
+            yield "args.telemetry.ray_metrics: must be true, or Prometheus sees nothing of the routers"
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             if all(pod.port(endpoint["port"]) is None for pod in pods):
                 yield f"PodMonitor {name}: no pod has the port {endpoint['port']}"
-            if endpoint["port"] == "serve" and "authorization" not in endpoint:
-                yield f"PodMonitor {name}: the routers' /metrics asks for a key"
+            if endpoint["port"] == "serve":
+                yield f"PodMonitor {name}: /metrics behind HAProxy is any router's"
+            if endpoint["port"] == "metrics":
+                shown = _renamed("ray_disco_wins_total", endpoint.get("metricRelabelings", ()))
+                if shown != "disco_wins_total":
+                    yield f"PodMonitor {name}: the dashboard asks for disco_wins_total and finds {shown}"
+
+
+def _renamed(metric: str, relabelings: Iterable[Object]) -> str:
+    """As Prometheus does it: the whole name has to match."""
+    for each in relabelings:
+        matched = re.fullmatch(each["regex"], metric) if each["sourceLabels"] == ["__name__"] else None
+        if matched is not None and each["targetLabel"] == "__name__":
+            metric = matched.expand(each["replacement"].replace("$", "\\"))
+    return metric
 
 
 def nothing_buffers_streams(d: Deployed) -> Iterator[str]:

@@ -347,10 +347,20 @@ MISTAKES: Mapping[str, Mistake] = {
         guards.prometheus_finds_its_targets,
         "no pod has the port prom",
     ),
-    "a scrape without a key": (
-        lambda d: d.named("PodMonitor", "disco-routers")["spec"]["podMetricsEndpoints"][0].pop("authorization"),
+    "a scrape of any router": (
+        lambda d: d.named("PodMonitor", "disco")["spec"]["podMetricsEndpoints"].append({"port": "serve"}),
         guards.prometheus_finds_its_targets,
-        "asks for a key",
+        "any router's",
+    ),
+    "routers that Prometheus does not see": (
+        args(lambda a: a["telemetry"].pop("ray_metrics")),
+        guards.prometheus_finds_its_targets,
+        "ray_metrics",
+    ),
+    "names that the dashboard does not know": (
+        lambda d: d.named("PodMonitor", "disco")["spec"]["podMetricsEndpoints"][0].pop("metricRelabelings"),
+        guards.prometheus_finds_its_targets,
+        "finds ray_disco_wins_total",
     ),
     "a balancer that buffers": (
         lambda d: d.of("Ingress")[0]["metadata"]["annotations"].pop("nginx.ingress.kubernetes.io/proxy-buffering"),
