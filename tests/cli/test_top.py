@@ -18,13 +18,17 @@ from typer.testing import CliRunner, Result
 
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNREACHABLE
 from serve_app.cli.main import app
-from serve_app.cli.overview import EndpointNow, Overview, StreamNow, from_metrics
+from serve_app.cli.overview import EndpointNow, Overview, StreamNow, from_live, from_metrics
 from serve_app.cli.ready import Readiness
 from serve_app.cli.top import TopOptions, top
 from serve_app.cli.top_view import render
 from serve_app.instruments import BUDGET_SHARE
 from serve_app.metrics import Metrics, Times
 from tests.http.fakes import REPORT
+from tests.support.scripted import ScriptedEndpoint, words
+from tests.support.scripted_service import Stack
+from tests.support.session_stage import CLOUD, PHONE
+from tests.support.virtual_loop import run_virtual
 
 LIVE: dict[str, Any] = {
     "replicas": 2,
@@ -130,6 +134,23 @@ def test_where_the_snapshot_is_closed_the_metrics_tell_what_they_know(status: in
     assert "25.0%" in result.output
     assert "scope: operator" in result.output
     assert {key for _, key in asked} == {"Bearer sk-x"}
+
+
+def test_a_real_services_snapshot() -> None:
+    async def snapshot() -> tuple[dict[str, Any], Readiness]:
+        stack = Stack(
+            ScriptedEndpoint(CLOUD, words("Once upon a time", 0.2, 0.05)),
+            ScriptedEndpoint(PHONE, words("Once upon a time", 0.3, 0.05)),
+        )
+        await stack.stream()
+        readiness = stack.service.readiness()
+        which = {"replica": "host:1", "replicas": 1}
+        return which | stack.service.snapshot(readiness), Readiness(True, {}, tuple(readiness.endpoints))
+
+    now = from_live(*run_virtual(snapshot()))
+    assert [endpoint.name for endpoint in now.endpoints] == ["cloud", "phone"]
+    assert (now.streams_over, now.streams_running, now.policy) == (1, 0, "cloud-only")
+    assert now.endpoints[0].wins == 1
 
 
 def test_metrics_as_they_are_rendered() -> None:

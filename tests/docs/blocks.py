@@ -62,14 +62,25 @@ def prose(path: Path) -> str:
 
 def commands(block: Block) -> Iterator[Command]:
     """Of a shell's block; of a session, what follows a prompt."""
-    text = re.sub(r"\\\n\s*", " ", block.text)
-    for line in text.splitlines():
-        if block.language == "console":
-            if not line.startswith("$ "):
-                continue
-            line = line[2:]
+    for line in _lines(re.sub(r"\\\n\s*", " ", block.text), session=block.language == "console"):
         for words in _split(line):
             yield Command(str(block), words, line)
+
+
+def _lines(text: str, *, session: bool) -> Iterator[str]:
+    """Logical ones: a quotation goes on over the ends of lines."""
+    begun = ""
+    for line in text.splitlines():
+        if not begun and session and not line.startswith("$ "):
+            continue
+        begun = f"{begun}\n{line}" if begun else line.removeprefix("$ ") if session else line
+        try:
+            shlex.split(begun, comments=True)
+        except ValueError:
+            continue
+        yield begun
+        begun = ""
+    assert not begun, f"a quotation is not closed: {begun}"
 
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:

@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from tests.http.fakes import FakeService, saying, serving
+from serve_app.devices import DeviceRegistration, DeviceReport
+from tests.cli.test_top import LIVE
+from tests.http.fakes import FakeService, make_surface, saying, serving
+
+
+class Looked(FakeService):
+    def snapshot(self) -> dict[str, Any]:
+        return LIVE
+
+
+class Willing:
+    """Takes every device that is described as one must be."""
+
+    async def register(self, registration: DeviceRegistration) -> str:
+        return f"token of {registration.name}"
+
+    def remove(self, name: str) -> None:
+        pass
+
+    def hear(self, name: str, report: DeviceReport) -> None:
+        pass
+
+    def recognises(self, name: str, authorization: Sequence[str]) -> bool:
+        return True
+
+    def listing(self) -> list[dict[str, Any]]:
+        return []
+
+    async def close(self) -> None:
+        pass
 
 
 @contextmanager
@@ -18,7 +48,9 @@ def answering() -> Iterator[str]:
     over = asyncio.Event()
 
     async def main() -> None:
-        async with serving(FakeService(saying("Hello", " there"))) as running:
+        surface = make_surface(Looked(saying("Hello", " there")))
+        surface.devices = Willing()
+        async with serving(surface=surface) as running:
             urls.append(f"http://127.0.0.1:{running.port}")
             started.set()
             await over.wait()

@@ -172,7 +172,6 @@ def test_curl(command: Command, url: str) -> None:
     ran = subprocess.run(["bash", "-c", f"set -o pipefail; {line.replace('curl', 'curl -sS --fail', 1)}"],
                          capture_output=True, text=True, timeout=30, env=os.environ | {"no_proxy": "*"})  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout
 
 
 @pytest.mark.parametrize("command", of("make"), ids=str)
