@@ -73,8 +73,9 @@ class EndpointReplica:
             raise EndpointUnavailable("an aborted generation does not stop", self._endpoint)
 
     def __del__(self) -> None:
-        """Serve calls it when the replica goes: the last spans are exported."""
-        self._telemetry.shutdown()
+        """Serve calls it when the replica goes: the last spans are exported. One that never came up has none."""
+        if hasattr(self, "_telemetry"):
+            self._telemetry.shutdown()
 
     async def close(self) -> None:
         if self._engine is not None:

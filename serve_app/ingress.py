@@ -231,7 +231,9 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     now = asyncio.get_running_loop().time
     identity, path = request_id(request.headers.get("x-request-id")), request.scope["path"]
     arrival = now()
-    span = ServerSpan(surface.telemetry, trace_carrier(request.headers), path, identity, arrival)
+    span = ServerSpan(
+        surface.telemetry, trace_carrier(request.headers), path, identity, arrival, request.scope["scheme"]
+    )
     live = surface.live()
     try:
         caller = surface.guard(request)

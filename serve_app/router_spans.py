@@ -50,13 +50,20 @@ class ServerSpan:
     """
 
     def __init__(
-        self, telemetry: Telemetry, carrier: Mapping[str, str], path: str, request_id: str, now: float
+        self,
+        telemetry: Telemetry,
+        carrier: Mapping[str, str],
+        path: str,
+        request_id: str,
+        now: float,
+        scheme: str = "http",
     ) -> None:
         parent = otel_context.get_current() if telemetry.joins_ambient else context_from(carrier)
         attributes = {
             "http.request.method": "POST",
             "http.route": path,
             "url.path": path,
+            "url.scheme": scheme,
             "disco.request_id": request_id,
         }
         self._clock = SpanClock(now)

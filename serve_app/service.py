@@ -98,16 +98,16 @@ class StreamService:
     def open(self, request: ClientRequest) -> OpenStream:
         """Dispatch the request and start its first legs. Must be closed. Raises DiscoError where nothing can start."""
         eligible = self._eligible(request)
-        return self._launch(request, eligible, self._span(request))
+        return self._launch(request, eligible)
 
-    def _span(self, request: ClientRequest) -> RequestSpan:
+    def _span(self, request: ClientRequest, now: float) -> RequestSpan:
         return RequestSpan(
             self._telemetry,
             request.trace,
             request.request_id,
             request.model,
             operation_of(request.prompt),
-            asyncio.get_running_loop().time(),
+            now,
             key=request.grant.key,
             sampling=request.sampling,
         )
@@ -120,7 +120,7 @@ class StreamService:
         names = (*configured, *self._joined.serving(request.model))
         return eligible_endpoints(request, [self._endpoints[name].info for name in names], self._joined.is_away)
 
-    def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo], span: RequestSpan) -> OpenStream:
+    def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo]) -> OpenStream:
         now = asyncio.get_running_loop().time()
         state, planner = self._state, self._state.planner
         estimated = self._estimate(request, eligible)
@@ -138,6 +138,7 @@ class StreamService:
         )
         if avoided := tuple(info.id for info in ranked[len(healthy) :]):
             plan = replace(plan, reason=f"{plan.reason}, avoiding {', '.join(avoided)}", avoided=avoided)
+        span = self._span(request, now)
         span.planned(plan, [info.id for info in eligible], now)
         session = StreamSession(
             request.request_id, self._config(request, estimated), plan, ranked, self._mover(request), self._watch()
