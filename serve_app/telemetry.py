@@ -6,6 +6,7 @@ which a cancelled generator would leave behind in the wrong task. ``router_spans
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import uuid
@@ -79,17 +80,26 @@ class Telemetry:
             BatchSpanProcessor(exporter, max_queue_size=_QUEUE, schedule_delay_millis=_EXPORT_DELAY)
         )
         self.tracer = self._provider.get_tracer("disco-serve")
+        # A replica that gets a SIGTERM of its own leaves by Python's exit, and nobody calls it before.
+        atexit.register(self.shutdown)
 
     def shutdown(self, patience: float = LAST_WORDS) -> None:
         """Export what is finished; blocks until that is done, but not for a collector that hangs. Idempotent.
 
         patience: seconds.
         """
-        if self._provider is not None:
-            last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        if self._provider is None:
+            return
+        provider, self._provider = self._provider, None
+        atexit.unregister(self.shutdown)
+        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+        try:
             last.start()
+        except RuntimeError:
+            # Some versions of Python start no thread while they exit.
+            provider.shutdown()
+        else:
             last.join(patience)
-            self._provider = None
 
 
 class SpanClock:

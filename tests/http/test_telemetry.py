@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
@@ -194,6 +196,24 @@ def test_a_missing_collector_disturbs_nobody() -> None:
     end(begin(telemetry, "disco"))
     telemetry.shutdown()
     telemetry.shutdown()
+
+
+EXITS = """
+import sys
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+from serve_app.router_spans import ServerSpan
+from serve_app.settings import TelemetrySettings
+from serve_app.telemetry import Telemetry
+
+telemetry = Telemetry(TelemetrySettings(), "router", ConsoleSpanExporter())
+ServerSpan(telemetry, {}, "/v1/x", "r1", 1.0).end(200, "ok", 2.0)
+sys.exit(1)
+"""
+
+
+def test_a_process_that_exits_exports_first() -> None:
+    shown = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, check=False)
+    assert '"name": "POST /v1/x"' in shown.stdout
 
 
 class HangingExporter(SpanExporter):
