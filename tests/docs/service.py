@@ -1,16 +1,16 @@
-"""The HTTP surface over a scripted service, in a thread of its own, for commands that block."""
+"""The HTTP surface over a scripted service, for the documents' commands."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from serve_app.devices import DeviceRegistration, DeviceReport
+from serve_app.ingress import Surface
 from tests.cli.test_top import LIVE
-from tests.http.fakes import FakeService, make_surface, saying, serving
+from tests.http.fakes import FakeService, make_surface, saying
+from tests.support.local_http import http_thread
 
 
 class Looked(FakeService):
@@ -40,27 +40,12 @@ class Willing:
         pass
 
 
-@contextmanager
-def answering() -> Iterator[str]:
+def _surface() -> Surface:
+    surface = make_surface(Looked(saying("Hello", " there")))
+    surface.devices = Willing()
+    return surface
+
+
+def answering() -> AbstractContextManager[str]:
     """The URL of a service that answers everything with two words."""
-    started, urls = threading.Event(), list[str]()
-    loop = asyncio.new_event_loop()
-    over = asyncio.Event()
-
-    async def main() -> None:
-        surface = make_surface(Looked(saying("Hello", " there")))
-        surface.devices = Willing()
-        async with serving(surface=surface) as running:
-            urls.append(f"http://127.0.0.1:{running.port}")
-            started.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
-    thread.start()
-    assert started.wait(20)
-    try:
-        yield urls[0]
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join(20)
-        loop.close()
+    return http_thread(_surface)
