@@ -32,6 +32,9 @@ from serve_app.settings import TelemetrySettings
 #: Seconds within which the last spans arrive.
 _PATIENCE = 20.0
 
+#: Columns of a waterfall's longest bar.
+_BAR = 40
+
 
 @contextmanager
 def serving(otlp_endpoint: str, directory: Path) -> Iterator[str]:
@@ -97,6 +100,34 @@ def trace_of(collector: Collector, trace_id: str, engines: int) -> dict[str, Any
     return {"resourceSpans": list(merged.values())}
 
 
+def waterfall(trace: dict[str, Any]) -> list[str]:
+    """The trace as lines of text: name, process, start and end in seconds, and a bar between them."""
+    spans = [
+        span | {"service": attributes(resource["resource"])["service.name"].removeprefix("disco-")}
+        for resource in trace["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+    known = {span["spanId"] for span in spans}
+    first = min(int(span["startTimeUnixNano"]) for span in spans)
+    last = max(int(span["endTimeUnixNano"]) for span in spans)
+    children: dict[str, list[dict[str, Any]]] = {}
+    for span in sorted(spans, key=lambda span: (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"]))):
+        parent = span.get("parentSpanId", "")
+        children.setdefault(parent if parent in known else "", []).append(span)
+
+    def lines(parent: str, depth: int) -> Iterator[str]:
+        for span in children.get(parent, ()):
+            start, end = int(span["startTimeUnixNano"]) - first, int(span["endTimeUnixNano"]) - first
+            left = start * _BAR // (last - first)
+            bar = " " * left + "█" * max(1, end * _BAR // (last - first) - left)
+            name = "  " * depth + span["name"]
+            yield f"{name:29}{span['service']:15}{start / 1e9:6.3f}{end / 1e9:7.3f}  {bar}".rstrip()
+            yield from lines(span["spanId"], depth + 1)
+
+    return list(lines("", 0))
+
+
 def _wait(condition: Callable[[], bool]) -> None:
     give_up = time.monotonic() + _PATIENCE
     while not condition():
@@ -119,8 +150,9 @@ def main(path: str) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(trace, indent=1) + "\n", "utf-8")
-    count = sum(len(resource["scopeSpans"][0]["spans"]) for resource in trace["resourceSpans"])
-    Console().print(f"{path}: {count} spans; first token after {report['ttft_s']} s from {report['winner']}")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("\n".join(waterfall(trace)))
+    console.print(f"{path}: the first token came after {report['ttft_s']} s from {report['winner']}")
 
 
 if __name__ == "__main__":
