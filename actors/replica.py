@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -21,6 +22,8 @@ from serve_app.engine_settings import EngineSettings
 from serve_app.settings import EndpointSettings, TelemetrySettings
 from serve_app.telemetry import Telemetry
 from serve_app.worker_spans import EngineSpan
+
+logger = logging.getLogger(__name__)
 
 # Seconds an aborted generation may take to stop before Serve is told to replace the replica.
 STUCK_AFTER = 30.0
@@ -164,6 +167,8 @@ class EndpointReplica:
             self._engine = engine
         finally:
             self._loading = None
+        if self._failure is not None:
+            logger.error("%s cannot serve: %s", self._endpoint, self._failure)
 
     def _attributed(self, error: DiscoError) -> DiscoError:
         if isinstance(error, EndpointError) and not error.endpoint:
