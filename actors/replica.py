@@ -81,8 +81,10 @@ class EndpointReplica:
             self._telemetry.shutdown()
 
     async def close(self) -> None:
+        """Where somebody else than Serve lets it go, and goes on."""
         if self._engine is not None:
             await self._engine.close()
+        await asyncio.to_thread(self._telemetry.shutdown)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem] | Refusal, None]:
         """Batches of items in the order of ``Endpoint.generate``; an empty batch is a sign of life.

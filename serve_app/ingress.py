@@ -153,7 +153,8 @@ class _Handlers:
     async def describe(self, request: Request) -> Response:
         self.surface.guard(request)
         models, limits = self.surface.service.models(), self.surface.live().limits
-        return Json(document(models, limits, keyed=self.surface.callers is not None))
+        keyed, devices = self.surface.callers is not None, self.surface.devices is not None
+        return Json(document(models, limits, keyed=keyed, devices=devices))
 
     async def health(self, _: Request) -> Response:
         return Json({"status": "ok"})

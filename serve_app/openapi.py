@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
+from pydantic import BaseModel
+
 from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, StreamOptions
 from serve_app.core.model import Pin
+from serve_app.devices import DeviceRegistration, DeviceReport
 from serve_app.errors_http import STATUSES
 from serve_app.live_policy import SECTIONS
 from serve_app.schema import (
@@ -131,8 +134,8 @@ _ANSWER_HEADERS: Final[Schema] = {
 _LATER: Final[Schema] = {"retry-after": {"schema": _TEXT, "description": "Seconds."}}
 
 
-def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool) -> Schema:
-    """For these served names and limits. ``keyed``: callers need an API key."""
+def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool, devices: bool = False) -> Schema:
+    """For these served names and limits. ``keyed``: callers need an API key. ``devices``: they may join and report."""
     document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "DiSCo-Serve", "version": "1", "description": "OpenAI's API over a cloud and a device."},
@@ -187,10 +190,60 @@ def document(models: Sequence[str], limits: LimitSettings, *, keyed: bool) -> Sc
             }
         },
     }
+    if devices:
+        document["paths"] |= _device_paths()
+        document["components"]["schemas"] |= _with_parts(DeviceRegistration) | _with_parts(DeviceReport)
     if keyed:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
     return document
+
+
+# --- devices ----------------------------------------------------------------------------------------------------
+
+
+def _device_paths() -> Schema:
+    named = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]}
+    done = {"204": {"description": HTTPStatus.NO_CONTENT.phrase}}
+    listed = {"type": "object", "required": ["devices"], "properties": {"devices": {"type": "array"}}}
+    token = {"type": "object", "required": ["name", "token"], "properties": {"name": _TEXT, "token": _TEXT}}
+    return {
+        "/disco/devices": {
+            "get": {"operationId": "devices", "responses": _answered(200, listed) | _errors((401, 403))},
+            "post": {
+                "operationId": "register",
+                "requestBody": _json_of("DeviceRegistration"),
+                "responses": _answered(201, token) | _errors((400, 401, 403, 413)),
+            },
+        },
+        "/disco/devices/{name}": {
+            "delete": {"operationId": "remove", "responses": done | _errors((401, 403, 404)), **named}
+        },
+        "/disco/devices/{name}/report": {
+            "post": {
+                "operationId": "report",
+                "requestBody": _json_of("DeviceReport"),
+                "responses": done | _errors((400, 401, 403, 404, 413)),
+                **named,
+            }
+        },
+    }
+
+
+def _json_of(model: str) -> Schema:
+    return {"required": True, "content": {"application/json": {"schema": {"$ref": _PARTS.format(model=model)}}}}
+
+
+def _answered(status: int, schema: Schema) -> Schema:
+    answer = {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": schema}}}
+    return {str(status): answer}
+
+
+def _with_parts(model: type[BaseModel]) -> Schema:
+    """The model's schema and those of its parts, by name."""
+    schema: Schema = model.model_json_schema(ref_template=_PARTS)
+    parts: Schema = schema.pop("$defs", {})
+    return parts | {model.__name__: schema}
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
@@ -236,10 +289,7 @@ def _with_neutral(schema: Schema, neutral: Mapping[str, tuple[Any, ...]]) -> Sch
 def _generation(name: str, body: str, answer: Schema) -> Schema:
     return {
         "operationId": name,
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": _PARTS.format(model=body)}}},
-        },
+        "requestBody": _json_of(body),
         "responses": {
             "200": {
                 "description": "The answer",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.routing import Route
 
 from serve_app.core.energy import DeviceState
 from serve_app.core.errors import EndpointUnavailable, UnknownDevice
@@ -71,6 +74,7 @@ class Router:
     http: httpx.AsyncClient
     clock: Clock
     cloud: ScriptedEndpoint
+    surface: Surface
     tokens: dict[str, str] = field(default_factory=dict)
 
     async def register(self, url: str, name: str = "phone", **fields: Any) -> httpx.Response:
@@ -121,7 +125,7 @@ async def routing(**app: Any) -> AsyncIterator[Router]:
     transport = httpx.ASGITransport(build_http_app(surface))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         try:
-            yield Router(service, host, http, clock, cloud)
+            yield Router(service, host, http, clock, cloud, surface)
         finally:
             await host.close()
 
@@ -240,6 +244,27 @@ def test_a_redirect_is_not_followed() -> None:
 
     run(main)
     assert not elsewhere.calls
+
+
+def test_the_openapi_document_describes_what_devices_may_ask() -> None:
+    async def main() -> None:
+        async with routing() as router:
+            document = (await router.call("GET", "/openapi.json", ALICE)).json()
+            described = {(method, path) for path, calls in document["paths"].items() for method in calls}
+            routes = {
+                (method.lower(), route.path)
+                for route in build_http_app(router.surface).routes
+                if isinstance(route, Route) and route.path.startswith("/disco")
+                for method in (route.methods or set()) - {"HEAD"}
+            }
+            assert routes
+            assert routes <= described
+            schemas = document["components"]["schemas"]
+            for reference in re.findall(r"#/components/schemas/(\w+)", json.dumps(document)):
+                assert reference in schemas
+            assert set(schemas["DeviceRegistration"]["required"]) == {"name", "base_url", "model", "owners"}
+
+    run(main)
 
 
 # --- being away -----------------------------------------------------------------------------------------------------
