@@ -21,7 +21,7 @@ from serve_app.cli.exits import OK
 from serve_app.cli.live_text import printable
 from serve_app.client.calls import call, json_of
 from serve_app.client.errors import CallFailed, Cause
-from serve_app.client.server import Server, open_session
+from serve_app.client.server import Server, key_in, open_session
 
 _CREATED, _NOTHING = 201, 204
 
@@ -46,6 +46,14 @@ def measured(profile: Path) -> Any:
         return json.loads(profile.read_text("utf-8"))
     except (OSError, ValueError):
         raise BadArgument("--profile: cannot be read; name a file that `disco profile` wrote") from None
+
+
+def named_key(variable: str) -> str:
+    """The key that the environment variable holds. Raises ``BadArgument``."""
+    try:
+        return key_in(variable)
+    except ValueError as error:
+        raise BadArgument(f"--its-key-env: {error}") from None
 
 
 async def add(server: Server, registration: dict[str, Any], console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -32,12 +32,21 @@ def add(
     base_url: Annotated[str, typer.Argument(help="Its server, such as http://192.168.1.20:8080/v1.")],
     model: Annotated[str, typer.Argument(help="The server's name for the model.")],
     owner: Annotated[list[str], typer.Option(help="Name of an API key that may use it. Several times for several.")],
+    serves: Annotated[
+        list[str] | None, typer.Option(help="A served name to take part in; all that name no endpoints if not given.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Answers at once.")] = 1,
     prior: Annotated[str | None, typer.Option(help="A shipped profile to believe in at first.")] = None,
     profile: Annotated[Path | None, typer.Option(help="The same, as `disco profile` wrote it.")] = None,
     billion: Annotated[
         float | None, typer.Option(min=0, help="Parameters of its model, for its energy's price.")
     ] = None,
+    its_key_env: Annotated[
+        str | None, typer.Option(help="Name of the environment variable with its server's own key.", metavar="NAME")
+    ] = None,
+    plaintext_key: Annotated[
+        bool, typer.Option("--plaintext-key", help="That key may travel over http:// beyond this machine.")
+    ] = False,
     url: UrlOption = _HOME,
     key: OperatorKey = None,
     key_env: KeyEnvOption = None,
@@ -45,13 +54,15 @@ def add(
     """Register the server on a device, and print the token with which it reports."""
     from serve_app.cli.complaints import BadArgument, complain
     from serve_app.cli.device import add as register
-    from serve_app.cli.device import measured, run
+    from serve_app.cli.device import measured, named_key, run
 
-    registration = {"name": name, "base_url": base_url, "model": model, "owners": owner, "slots": slots, "prior": prior}
+    registration: dict[str, Any] = {"name": name, "base_url": base_url, "model": model, "owners": owner}
+    registration |= {"serves": serves or [], "slots": slots, "prior": prior, "plaintext_key": plaintext_key}
     if billion is not None:
         registration["prices"] = {"parameters_billion": billion}
     try:
         registration["profile"] = None if profile is None else measured(profile)
+        registration["api_key"] = None if its_key_env is None else named_key(its_key_env)
     except BadArgument as error:
         raise typer.Exit(complain(error)) from None
     raise typer.Exit(run(register(_server(url, key, key_env), registration, Console())))

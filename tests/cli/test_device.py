@@ -8,7 +8,6 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,22 +71,25 @@ def run(url: str, *arguments: str, **environment: str) -> Result:
 def test_adding_prints_the_token_alone_and_asks_for_what_a_registration_may_hold() -> None:
     with service({("POST", "/disco/devices"): (201, {"name": "phone", "token": "sk-disco-x"})}) as (url, asked):
         arguments = ["phone", "http://192.168.1.20:8080/v1", "gemma", "--owner", "alice", "--owner", "bob"]
-        result = run(url, "add", *arguments, "--billion", "1.5", "--slots", "2", DISCO_API_KEY="boss")
+        arguments += ["--billion", "1.5", "--slots", "2", "--serves", "disco"]
+        arguments += ["--its-key-env", "PHONE_KEY", "--plaintext-key"]
+        result = run(url, "add", *arguments, DISCO_API_KEY="boss", PHONE_KEY="phones-own")
     assert (result.exit_code, result.output) == (OK, "sk-disco-x\n")
     ((_, _, key, body),) = asked
     assert key == "Bearer boss"
     registration = DeviceRegistration.model_validate(body)
     assert (registration.owners, registration.slots) == (("alice", "bob"), 2)
-    assert registration.prices.parameters_billion == 1.5
+    assert (registration.prices.parameters_billion, registration.serves) == (1.5, ("disco",))
+    assert registration.api_key is not None
+    assert registration.api_key.get_secret_value() == "phones-own"
 
 
-def test_a_profile_that_is_none_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "value"), [("--profile", "none.json"), ("--its-key-env", "NO_SUCH_VARIABLE")])
+def test_what_cannot_be_read_is_said_before_anything_is_asked(option: str, value: str) -> None:
     with service({}) as (url, asked):
-        result = run(
-            url, "add", "phone", "http://a/v1", "m", "--owner", "alice", "--profile", str(tmp_path / "none.json")
-        )
+        result = run(url, "add", "phone", "http://a/v1", "m", "--owner", "alice", option, value)
     assert (result.exit_code, asked) == (BAD_INPUT, [])
-    assert "--profile" in result.output
+    assert option in result.output
 
 
 def test_listing_and_removing() -> None:
