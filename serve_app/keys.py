@@ -93,6 +93,8 @@ def configured_keys(app: AppSettings) -> dict[str, KeySettings]:
             if any(settings.sha256 == other.sha256 for other in keys.values()):
                 problems.append(f"{where}.{name}.sha256: another name has the same key; make one for each")
             keys[name] = settings
+    if app.devices.allow and all(settings.scope != "operator" for settings in keys.values()):
+        problems.append("devices.allow: no key has `scope: operator`, so nobody could register a device; make one")
     if problems:
         raise BadKeys(tuple(problems))
     return keys

@@ -38,6 +38,7 @@ def facts(configuration: Configuration) -> list[tuple[str, str]]:
         *_endpoints(configuration),
         ("listens on", f"{configuration.host}:{configuration.port}"),
         *_access(configuration.app),
+        *_devices(configuration.app),
         *(("model", f"{name}: {', '.join(_served_by(configuration, name))}") for name in configuration.app.models),
         ("dispatch", _dispatch(configuration)),
         (
@@ -114,6 +115,11 @@ def _engine(endpoint: EndpointSettings, shared: int) -> str:
     if isinstance(endpoint.engine, ShapedEngineSettings):
         parts.append(f"imitates {endpoint.engine.profile}")
     return ", ".join(parts)
+
+
+def _devices(app: AppSettings) -> Iterator[tuple[str, str]]:
+    if app.devices.allow:
+        yield "devices", f"may be registered at addresses in {', '.join(app.devices.allow)}"
 
 
 def _access(app: AppSettings) -> Iterator[tuple[str, str]]:

@@ -70,3 +70,13 @@ def test_it_says_what_each_key_may_do_and_shows_no_hash() -> None:
     assert "key bob the API, 0.5 USD per day, 100 USD altogether" in lines
     assert "key prometheus /metrics only" in lines
     assert "aaaa" not in "".join(lines)
+
+
+def test_it_says_where_devices_may_join() -> None:
+    configuration = load("simulated")
+    keys = {"boss": {"sha256": "a" * 64, "scope": "operator"}}
+    document = {"access": {"keys": keys}, "devices": {"allow": ["192.168.1.0/24", "fd12::/16"]}}
+    settings = AppSettings.model_validate({"endpoints": configuration.app.endpoints} | document)
+    lines = [" ".join(line.split()) for line in page(replace(configuration, app=settings), 200)]
+    assert "devices may be registered at addresses in 192.168.1.0/24, fd12::/16" in lines
+    assert "key boss /disco only" in lines

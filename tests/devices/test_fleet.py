@@ -13,7 +13,7 @@ from serve_app.core.energy import DeviceState
 from serve_app.core.errors import AccessDenied, DiscoError, InvalidRequest, UnknownDevice
 from serve_app.devices import DeviceRegistration, DeviceReport, read
 from serve_app.fleet import Fleet, FleetLog
-from serve_app.keys import configured_keys, new_key, sha256_of
+from serve_app.keys import BadKeys, configured_keys, new_key, sha256_of
 from serve_app.settings import AppSettings
 
 KEYS = {name: {"sha256": sha256_of(new_key().encode())} for name in ("alice", "bob", "limited", "clouds", "operator")}
@@ -122,6 +122,20 @@ def test_registration_is_off_unless_networks_are_named() -> None:
         register(make(devices={}))
     with pytest.raises(ValueError, match="scope: operator"):
         AppSettings.model_validate(APP | {"access": {}})
+
+
+def test_somebody_must_be_able_to_register() -> None:
+    keys = {name: key for name, key in KEYS.items() if name != "operator"}
+    settings = AppSettings.model_validate(APP | {"access": {"keys": keys}})
+    with pytest.raises(BadKeys, match=r"devices\.allow: no key has `scope: operator`"):
+        configured_keys(settings)
+
+
+def test_a_key_for_reports_names_its_devices() -> None:
+    keys = KEYS | {"probe": {"sha256": sha256_of(new_key().encode()), "scope": "device"}}
+    settings = AppSettings.model_validate(APP | {"access": {"keys": keys}})
+    with pytest.raises(BadKeys, match=r"access\.keys\.probe\.endpoints"):
+        configured_keys(settings)
 
 
 def test_their_number_is_bounded() -> None:
