@@ -41,8 +41,10 @@ from serve_app.engine_settings import OpenAIHttpEngineSettings, VllmEngineSettin
 
 MODEL: Final = "smollm2-135m-instruct"
 CONTEXT: Final = 2048
-#: Tokens of the prompt whose prefill is broken off, per evaluation of it, and that an answer has when its reader goes.
+#: Tokens: of the prompt whose prefill is broken off, per evaluation of it, of an answer when its reader leaves.
 LONG, CHUNK, READ = 1500, 64, 8
+#: Tokens of an answer that keeps others waiting.
+BUSY: Final = 100
 #: vLLM on a CPU takes prompts by larger pieces.
 VLLM_CHUNK: Final = 256
 #: Seconds without progress after which nothing is computed any more, and that a server has to start on a busy machine.
@@ -57,13 +59,12 @@ Count = Callable[[], Awaitable[int]]
 class Subject:
     """computed: tokens so far. seen: of a prompt, how many its cache holds; None: ``computed`` counts prefill, too.
 
-    chunk: tokens of a prompt in one step. slots: streams at once.
+    chunk: tokens of a prompt in one step. One stream at a time.
     """
 
     engine: Engine
     computed: Count
     chunk: int
-    slots: int = 1
     seen: Callable[[Prompt], Awaitable[int]] | None = None
 
 
@@ -79,11 +80,11 @@ def ask(prompt: Prompt, tokens: int) -> GenerationRequest:
     return GenerationRequest("attempt", prompt, Sampling(tokens, temperature=0.0, frequency_penalty=-1.0))
 
 
-async def read(engine: Engine, request: GenerationRequest, tokens: int) -> None:
-    """Leave after so many tokens."""
+async def read(engine: Engine, request: GenerationRequest, leave_after: int | None = None) -> None:
+    """To the end, or up to so many tokens."""
     async with aclosing(engine.generate(request)) as leg:
         async for item in leg:
-            if isinstance(item, TokenChunk) and item.index + item.count >= tokens:
+            if leave_after is not None and isinstance(item, TokenChunk) and item.index + item.count >= leave_after:
                 return
 
 
@@ -96,15 +97,19 @@ async def quiet(computed: Count) -> int:
     return now
 
 
-async def measure(subject: Subject) -> dict[str, int]:
-    engine = subject.engine
+async def cost(subject: Subject, request: GenerationRequest, leave_after: int | None = None) -> int:
+    """Tokens computed for a reader, and after it."""
     at = await quiet(subject.computed)
-    prompt = words(32, 1)
-    await read(engine, ask(prompt, 400), READ)
-    decoded = await quiet(subject.computed) - at - (0 if subject.seen else 32) - READ
+    await read(subject.engine, request, leave_after)
+    return await quiet(subject.computed) - at
+
+
+async def measure(subject: Subject) -> dict[str, int]:
+    # A prompt of the same length, whose answer ends where the other's reader leaves.
+    whole = await cost(subject, ask(words(32, 4), READ))
     return {
         "chunk_tokens": subject.chunk,
-        "after_abort_in_decode_tokens": decoded,
+        "after_abort_in_decode_tokens": await cost(subject, ask(words(32, 1), 400), READ) - whole,
         "after_abort_in_prefill_tokens": await _prefill(subject),
         "of_one_aborted_in_the_queue_tokens": await _queued(subject),
     }
@@ -112,7 +117,7 @@ async def measure(subject: Subject) -> dict[str, int]:
 
 async def _prefill(subject: Subject) -> int:
     prompt, at = words(LONG, 2), await subject.computed()
-    reader = asyncio.create_task(read(subject.engine, ask(prompt, 8), 8))
+    reader = asyncio.create_task(read(subject.engine, ask(prompt, 8)))
     await asyncio.sleep(UNDER_WAY)
     done = await subject.computed() - at
     reader.cancel()
@@ -124,18 +129,19 @@ async def _prefill(subject: Subject) -> int:
 
 
 async def _queued(subject: Subject) -> int:
-    """Somebody else has every slot."""
-    others = [asyncio.create_task(read(subject.engine, ask(words(32, 10 + i), 150), 150)) for i in range(subject.slots)]
+    """Somebody else has the only slot."""
+    alone = await cost(subject, ask(words(32, 5), BUSY))
+    at, prompt = await quiet(subject.computed), words(LONG, 3)
+    other = asyncio.create_task(read(subject.engine, ask(words(32, 6), BUSY)))
     await asyncio.sleep(UNDER_WAY)
-    prompt, at = words(LONG, 3), await subject.computed()
-    waiting = asyncio.create_task(read(subject.engine, ask(prompt, 8), 8))
+    waiting = asyncio.create_task(read(subject.engine, ask(prompt, 8)))
     await asyncio.sleep(UNDER_WAY)
     waiting.cancel()
     await asyncio.wait({waiting})
-    await asyncio.gather(*others)
+    await other
     if subject.seen is not None:
         return await subject.seen(prompt)
-    return max(0, await quiet(subject.computed) - at - 150 - 32)
+    return await quiet(subject.computed) - at - alone
 
 
 # --- the engines ----------------------------------------------------------------------------------------------------
