@@ -38,6 +38,7 @@ class StreamClient(asyncio.Protocol):
         self.done = asyncio.Event()
         self.sent = 0.0
         self._pieces: list[tuple[float, bytes]] = []
+        self._last = b""
         self._request = (
             f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n\r\n"
@@ -55,7 +56,8 @@ class StreamClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append((time.perf_counter(), data))
-        if data.endswith(_END):
+        self._last = data[-len(_END) :] if len(data) >= len(_END) else (self._last + data)[-len(_END) :]
+        if self._last == _END:
             self.done.set()
 
     def connection_lost(self, _: Exception | None) -> None:
