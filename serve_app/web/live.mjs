@@ -77,18 +77,19 @@ export class Live {
   }
 
   #budget({ budget, policy, streams_over: over, moves }) {
-    const what = budget.counts_decode ? "of all tokens" : "of all prompt tokens";
+    const what = budget.counts_decode ? "tokens" : "prompt tokens";
     const side = budget.constrained === "cloud" ? "the cloud" : "devices";
     const entries = [
-      ["spent", `${percent(budget.spent_share)} ${what} (${budget.spent_tokens} of ${budget.admitted_tokens})`],
+      ["spent", `${budget.spent_tokens} of ${budget.admitted_tokens} ${what}`],
       ["allowed, b", percent(budget.share)],
       ["balance", `${budget.balance_tokens.toFixed(0)} tokens`],
       ["policy", policy.policy.name],
-      ["answers so far", `${over}, moved ${moves} times`],
+      ["answers so far", String(over)],
+      ["moves so far", String(moves)],
     ];
     byId("budget").replaceChildren(
       el("p", { class: "big" }, budget.constrained ? percent(budget.spent_share) : "–"),
-      el("p", { class: "hint" }, budget.constrained ? `${what} went to ${side}, the constrained side` : "One kind of endpoint only: there is nothing to budget."),
+      el("p", { class: "hint" }, budget.constrained ? `of all ${what} went to ${side}, the constrained side` : "One kind of endpoint only: there is nothing to budget."),
       gauge(budget.spent_share, budget.share, "Share spent"),
       el("dl", { class: "facts" }, ...pairs(entries)),
     );

@@ -128,7 +128,7 @@ export class Playground {
   }
 
   #figures(until) {
-    byId("figures").replaceChildren(...grouped(figures(this.#run, this.#shown, until, this.#report)));
+    byId("figures").replaceChildren(...grouped(figures(this.#run, this.#shown, until, this.#report, Boolean(this.#stop))));
   }
 
   /** Reads the stream to its end; the complaint of the service's own, if it broke. */

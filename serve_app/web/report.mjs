@@ -61,11 +61,11 @@ function verdicts(report) {
 }
 
 /** The figures over the answer, while it comes and after. */
-export function figures(run, shown, until, report) {
+export function figures(run, shown, until, report, running) {
   const moved = run.handoffs.filter((one) => one.outcome === "completed" && one.reason !== "resume");
   const speed = run.firstToken && until > run.firstToken.at ? (shown - 1) / (until - run.firstToken.at) : null;
   return pairs([
-    ["first token", run.firstToken ? seconds(run.firstToken.at) : report ? "–" : `${until.toFixed(1)} s …`],
+    ["first token", run.firstToken ? seconds(run.firstToken.at) : running ? `${until.toFixed(1)} s …` : "–"],
     ["winner", run.firstToken?.endpoint ?? "–"],
     ["moves", moved.length ? `${moved.length}, at ${moved.map((one) => one.atToken).join(", ")}` : "0"],
     ["tokens", String(shown)],

@@ -12,6 +12,7 @@ const AXIS = 22;
 const PAD = { left: 34, right: 14 };
 const SHORTEST_SPAN = 3;
 const ROOM = 56;
+const ASIDE = 120;
 
 export function drawTimeline(canvas, run, until) {
   const rows = lanes(run);
@@ -31,7 +32,7 @@ export function drawTimeline(canvas, run, until) {
     ...axis(x, scale.bend, span, bottom, width),
     ...windows(run, x, bottom, until),
     ...rows.map((row, rank) => lane(row, rank, x, until, run)),
-    ...handoffs(run, x, place, until, bottom),
+    ...handoffs(run, x, place, width, bottom),
     ...(hasLead ? lead(run, x, leadTop, width, until) : []),
   );
 }
@@ -60,7 +61,8 @@ function windows(run, x, bottom, until) {
 function lane(row, rank, x, until, run) {
   const top = rank * LANE + LABEL;
   const group = svg("g", { class: colourOf(row.endpoint) });
-  const note = row.imitates ? ` imitates ${row.imitates}` : ` ${row.kind}`;
+  const kind = row.kind === row.endpoint ? "" : ` ${row.kind}`;
+  const note = row.imitates ? ` imitates ${row.imitates}` : kind;
   group.append(
     svg("text", { x: 0, y: top - 7 }, svg("tspan", { class: "own", "font-weight": 600 }, row.endpoint), svg("tspan", { class: "small faint" }, note)),
     svg("rect", { class: "track", x: x(0), y: top, width: x(Infinity) - x(0), height: BAR, rx: 3 }),
@@ -111,11 +113,11 @@ function bars(leg, x, top, until, run) {
 
 const SIGNS = { lost: "lost", failed: "failed", parked: "parked", paused: "paused", abandoned: "gave up", empty: "empty" };
 
-function handoffs(run, x, place, until, bottom) {
+function handoffs(run, x, place, width, bottom) {
   return run.handoffs.flatMap((handoff) => {
     const from = place.get(handoff.source);
     const to = place.get(handoff.target);
-    if (from === undefined || to === undefined) return [];
+    if (from === undefined || to === undefined || from === to) return [];
     const begin = x(handoff.start);
     const parts = [svg("line", { class: "trigger", x1: begin, x2: begin, y1: LABEL - 4, y2: bottom })];
     if (handoff.outcome === "completed") {
@@ -125,11 +127,17 @@ function handoffs(run, x, place, until, bottom) {
       const tip = down ? -7 : 7;
       parts.push(
         svg("path", { class: "move", d: `M${at},${y1} L${at},${y2} m-4,${tip} l4,${-tip} l4,${tip}` }),
-        svg("text", { class: "small", x: at + 7, y: from + 13 }, `→ ${handoff.target}, token ${handoff.atToken}`),
+        aside(at, from, width, `→ ${handoff.target}, token ${handoff.atToken}`),
       );
     }
     return parts;
   });
+}
+
+/** Beside an arrow: where its source has ended, or over the lane where there is no room. */
+function aside(at, top, width, words) {
+  if (at + ASIDE < width) return svg("text", { class: "small", x: at + 7, y: top + 13 }, words);
+  return svg("text", { class: "small", x: at - 7, y: top - 7, "text-anchor": "end" }, words);
 }
 
 function lead(run, x, top, width, until) {

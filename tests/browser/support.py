@@ -44,7 +44,7 @@ def finished(page: Page) -> None:
     """Wait for the end of an answer."""
     from playwright.sync_api import expect
 
-    expect(page.locator("#stop")).to_be_disabled(timeout=60_000)
+    expect(page.locator("#stop")).to_be_disabled(timeout=90_000)
 
 
 def written(page: Page) -> str:

@@ -122,6 +122,7 @@ def test_what_is_refused_is_said_with_the_field_and_the_remedy(url: str, visit: 
     ask(page, tokens=9999)
     expect(page.get_by_role("alert")).to_contain_text("max_tokens: at most 8192 tokens are served here; ask for fewer")
     finished(page)
+    expect(page.locator("#figures")).not_to_contain_text("…")
     ask(page, tokens=4)
     finished(page)
     expect(page.get_by_role("alert")).to_have_count(0)
