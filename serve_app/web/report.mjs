@@ -29,7 +29,7 @@ function leg(one) {
   const facts = [
     `from ${seconds(one.start_s)}`,
     one.ttft_s === null ? "no token" : `first token after ${seconds(one.ttft_s)}`,
-    `${one.tokens} tokens`,
+    one.tokens === 1 ? "1 token" : `${one.tokens} tokens`,
     `${one.cost_exact ? "" : "≥ "}${usd(one.cost_usd)} USD`,
   ];
   const late = one.imitation_late_s > 0.05 ? `, ${seconds(one.imitation_late_s)} behind what it imitates` : "";
