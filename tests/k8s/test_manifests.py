@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +55,24 @@ def test_everything_is_in_one_namespace_that_forbids_privileges(manifests: Deplo
     (namespace,) = manifests.of("Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     assert {each["metadata"]["namespace"] for each in manifests.objects if each is not namespace} == {"disco"}
+
+
+def test_ray_reads_every_variable_of_the_environment() -> None:
+    """A misspelt one is ignored without a word."""
+    package = Path(importlib.util.find_spec("ray").origin).parent  # type: ignore[union-attr,arg-type]
+    switches = "".join(
+        (package / file).read_text("utf-8")
+        for file in (
+            "serve/_private/constants.py",
+            "_private/ray_constants.py",
+            "_common/usage/usage_constants.py",
+        )
+    )
+    settings = (package / "core/src/ray/gcs/gcs_server").read_bytes()
+    for name in deployed("gpu-cloud").environment:
+        inner = name.removeprefix("RAY_")
+        known = f'"{name}"' in switches if inner.isupper() else inner.encode() in settings
+        assert known, f"Ray knows no {name}"
 
 
 # --- one source of truth ----------------------------------------------------------------------------------------
