@@ -171,8 +171,8 @@ def test_a_change_of_routers_cuts_the_streams_that_outlast_its_hard_stop(hard_st
                 lines = answer.aiter_lines()
                 texts.append(await anext(lines))
                 await api.reload()
-                assert api.has_alive_old_procs()
                 if survives:
+                    assert api.has_alive_old_procs()
                     stream.end.set()
                     texts += [line async for line in lines if line]
                 else:
