@@ -26,9 +26,7 @@ DESCRIBE_TIMEOUT = 10.0
 _ASSIGNMENT_TURNS = 3
 
 
-def expected_info(
-    endpoint: EndpointId, settings: EndpointSettings, owners: frozenset[str] = frozenset()
-) -> EndpointInfo:
+def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointInfo:
     """What the configuration alone says, until ``describe`` has asked the engine. The vocabulary is not known yet."""
     engine = settings.engine.engine if isinstance(settings.engine, ShapedEngineSettings) else settings.engine
     return EndpointInfo(
@@ -38,7 +36,7 @@ def expected_info(
         context_length=engine.context_length,
         slots=settings.slots,
         imitates=settings.engine.profile if isinstance(settings.engine, ShapedEngineSettings) else None,
-        owners=owners,
+        owners=frozenset(settings.owners),
     )
 
 

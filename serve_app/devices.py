@@ -86,7 +86,9 @@ class DeviceRegistration(Settings):
                 "vocabulary": self.vocabulary,
             }
         )
-        return EndpointSettings(kind=EndpointKind.DEVICE, engine=engine, slots=self.slots, queue=self.queue)
+        return EndpointSettings(
+            kind=EndpointKind.DEVICE, engine=engine, slots=self.slots, queue=self.queue, owners=self.owners
+        )
 
 
 class DeviceReport(DeviceSettings):

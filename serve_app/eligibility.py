@@ -39,14 +39,23 @@ def eligible_endpoints(
     request: ClientRequest,
     served: Sequence[EndpointInfo],
     is_away: Callable[[EndpointId], bool] = NOBODY_JOINED.is_away,
+    *,
+    owned: bool = False,
 ) -> list[EndpointInfo]:
     """Those of ``served``, the model's endpoints, that this request may use; at least one, and none that is away.
 
+    ``owned``: devices have owners here, so that ``device_only`` means the caller's own, whether they have joined or not.
     Raises InvalidRequest where the model has no such endpoint, AccessDenied where the key allows none of those that are
     left, or one that the request names, EndpointUnavailable where all of them are away: a promise holds all the same.
     """
     # Those that belong to others are no business of this caller, not even their names.
     served = [info for info in served if not info.owners or request.grant.key in info.owners]
+    if owned and Pin.DEVICE_ONLY in (request.pin, request.grant.pin):
+        served = [info for info in served if info.owners]
+        if not served:
+            raise EndpointUnavailable(
+                "device_only: no device of this key has joined; let one join, or leave the pin out"
+            )
     granted = [info for info in served if _allows(request.grant, info)]
     if not granted:
         raise AccessDenied("this key may use none of the endpoints that serve this model; ask for another model")
@@ -74,7 +83,7 @@ def _pinned(
     request: ClientRequest, served: Sequence[EndpointInfo], granted: Sequence[EndpointInfo]
 ) -> list[EndpointInfo]:
     if request.pin is None:
-        return _own(granted) if request.grant.pin is Pin.DEVICE_ONLY else list(granted)
+        return list(granted)
     if not any(_fits(request.pin, info) for info in served):
         raise InvalidRequest(
             f"disco.pin: no endpoint of this model satisfies {request.pin.value}; leave it out", "disco.pin"
@@ -84,12 +93,7 @@ def _pinned(
         raise AccessDenied(
             f"disco.pin: {request.pin.value} contradicts this key, which may use {_names(granted)}; leave the pin out"
         )
-    return _own(infos) if request.pin is Pin.DEVICE_ONLY else infos
-
-
-def _own(devices: Sequence[EndpointInfo]) -> list[EndpointInfo]:
-    """The caller's own devices; where it has none, those that are everybody's."""
-    return [info for info in devices if info.owners] or list(devices)
+    return infos
 
 
 def _present(infos: Sequence[EndpointInfo], is_away: Callable[[EndpointId], bool]) -> list[EndpointInfo]:

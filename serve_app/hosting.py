@@ -155,7 +155,7 @@ class DeviceHost:
 
     def _admit(self, name: EndpointId, device: Device) -> None:
         registration, settings = device.registration, device.settings()
-        info = expected_info(name, settings, frozenset(registration.owners))
+        info = expected_info(name, settings)
         replica = EndpointReplica(name, settings, self._app.telemetry, make=partial(_engine, registration.api_key))
         hosted = _Hosted(device, HostedEndpoint(info, replica))
         profile = registration.believed()

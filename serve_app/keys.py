@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from serve_app.access_settings import Keys, KeySettings
 from serve_app.core.errors import InvalidKey
+from serve_app.core.model import Pin
 from serve_app.private_files import NotPrivate, require_private
 from serve_app.settings import AppSettings, explain
 from serve_app.strict_yaml import NotYaml, read_yaml
@@ -93,6 +94,12 @@ def configured_keys(app: AppSettings) -> dict[str, KeySettings]:
             if any(settings.sha256 == other.sha256 for other in keys.values()):
                 problems.append(f"{where}.{name}.sha256: another name has the same key; make one for each")
             keys[name] = settings
+    for name, endpoint in app.endpoints.items():
+        problems += [
+            f"endpoints.{name}.owners: no API key named {owner!r}, or none that asks for answers"
+            for owner in endpoint.owners
+            if owner not in keys or keys[owner].scope != "api"
+        ]
     if app.devices.allow and all(settings.scope != "operator" for settings in keys.values()):
         problems.append("devices.allow: no key has `scope: operator`, so nobody could register a device; make one")
     if problems:
@@ -109,7 +116,13 @@ def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
         if name not in app.endpoints
     ]
     pin, allowed = settings.pin, settings.endpoints or tuple(app.endpoints)
-    if not problems and pin is not None and all(app.endpoints[name].kind is not pin.kind for name in allowed):
+    may_join = app.devices.allow and pin is Pin.DEVICE_ONLY
+    if (
+        not problems
+        and pin is not None
+        and not may_join
+        and all(app.endpoints[name].kind is not pin.kind for name in allowed)
+    ):
         problems.append(f"pin: {pin.value} leaves none of the endpoints {', '.join(allowed)}; change one of the two")
     problems += [
         f"{name}: {limit} cannot be shared by {app.router.replicas} router replicas; allow at least one for each"

@@ -126,7 +126,7 @@ class DiscoRouter:
             logger.error("the new user_config cannot be used, the old one stays in force: %s", problems)  # noqa: TRY400
             return
         if not self._configured and self._exchange is not None:
-            # Before the first request: whose devices are whose decides where a pinned one may go.
+            # Before the first request: until it knows of them, nobody has devices of its own.
             await self._compare(self._exchange, FIRST_COMPARISON)
         self._configured = True
         self._apply(live)

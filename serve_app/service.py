@@ -118,7 +118,8 @@ class StreamService:
             raise UnknownModel(f"no model of that name is served here; known models: {known}", "model")
         configured = self._app.models[request.model].endpoints or tuple(self._app.endpoints)
         names = (*configured, *self._joined.serving(request.model))
-        return eligible_endpoints(request, [self._endpoints[name].info for name in names], self._joined.is_away)
+        infos = [self._endpoints[name].info for name in names]
+        return eligible_endpoints(request, infos, self._joined.is_away, owned=self._app.devices_have_owners)
 
     def _launch(self, request: ClientRequest, eligible: Sequence[EndpointInfo]) -> OpenStream:
         now = asyncio.get_running_loop().time()

@@ -49,6 +49,9 @@ class EndpointSettings(Settings):
     slots: int = Field(default=1, ge=1, le=1024, description="Concurrent streams per replica.")
     queue: int = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
     placement: PlacementSettings = Field(default=PlacementSettings(), description="Where its replicas run.")
+    owners: tuple[str, ...] = Field(
+        default=(), description="Names of the API keys that alone may use it; empty: everybody may."
+    )
 
 
 class ModelSettings(Settings):
@@ -118,12 +121,20 @@ class AppSettings(Settings):
 
     @model_validator(mode="after")
     def _owners_have_keys(self) -> AppSettings:
+        for name, endpoint in self.endpoints.items():
+            if endpoint.owners and not self.access.keyed:
+                raise ValueError(f"endpoints.{name}.owners: names API keys, and there are none; add access.keys")
         if self.devices.allow and not self.access.keyed:
             raise ValueError(
                 "devices.allow: devices are registered by a key with `scope: operator` for the keys that own them; "
                 "add access.keys, or remove devices.allow"
             )
         return self
+
+    @property
+    def devices_have_owners(self) -> bool:
+        """So that a device of one's own is not any device."""
+        return bool(self.devices.allow) or any(endpoint.owners for endpoint in self.endpoints.values())
 
 
 # --- live settings ----------------------------------------------------------------------------------------------

@@ -130,6 +130,10 @@ OWNED = [
 CAROL = Grant("carol")
 
 
+def own(request: ClientRequest, served: list[EndpointInfo] = OWNED) -> list[str]:
+    return [info.id for info in eligible_endpoints(request, served, owned=True)]
+
+
 @pytest.mark.parametrize(
     ("granted", "pin", "left"),
     [
@@ -139,12 +143,21 @@ CAROL = Grant("carol")
         (grant(), Pin.CLOUD_ONLY, ["cloud", "other-cloud"]),
         (grant(), Pin.DEVICE_ONLY, ["alices", "theirs"]),
         (grant(Pin.DEVICE_ONLY), None, ["alices", "theirs"]),
-        (CAROL, Pin.DEVICE_ONLY, ["phone"]),
-        (Grant(), Pin.DEVICE_ONLY, ["phone"]),
     ],
 )
 def test_device_only_means_ones_own_devices(granted: Grant, pin: Pin | None, left: list[str]) -> None:
-    assert names(replace(REQUEST, grant=granted, pin=pin), OWNED) == left
+    assert own(replace(REQUEST, grant=granted, pin=pin)) == left
+
+
+@pytest.mark.parametrize(("granted", "pin"), [(CAROL, Pin.DEVICE_ONLY), (Grant("carol", Pin.DEVICE_ONLY), None)])
+def test_who_has_none_waits_for_it_and_is_not_given_another(granted: Grant, pin: Pin | None) -> None:
+    for served in (OWNED, SERVED[:2]):
+        with pytest.raises(EndpointUnavailable, match="no device of this key has joined"):
+            own(replace(REQUEST, grant=granted, pin=pin), served)
+
+
+def test_where_devices_have_no_owners_any_is_ones_own() -> None:
+    assert names(replace(REQUEST, grant=CAROL, pin=Pin.DEVICE_ONLY)) == ["phone"]
 
 
 def test_a_device_of_others_can_neither_be_named_nor_found_out() -> None:
@@ -157,7 +170,8 @@ def test_a_device_of_others_can_neither_be_named_nor_found_out() -> None:
 
 def test_who_is_away_serves_nobody_and_a_pin_waits_for_its_device() -> None:
     def left(request: ClientRequest) -> list[str]:
-        return [info.id for info in eligible_endpoints(request, OWNED, {"alices", "theirs"}.__contains__)]
+        away = {"alices", "theirs"}.__contains__
+        return [info.id for info in eligible_endpoints(request, OWNED, away, owned=True)]
 
     assert left(replace(REQUEST, grant=grant())) == NAMES
     for pinned in (

@@ -131,6 +131,24 @@ def test_somebody_must_be_able_to_register() -> None:
         configured_keys(settings)
 
 
+@pytest.mark.parametrize("owner", ["nobody", "operator"])
+def test_owners_of_a_configured_device_are_keys_that_ask(owner: str) -> None:
+    laptop = APP["endpoints"]["laptop"] | {"owners": ["alice", owner]}
+    settings = AppSettings.model_validate(APP | {"endpoints": APP["endpoints"] | {"laptop": laptop}})
+    with pytest.raises(BadKeys, match=rf"endpoints\.laptop\.owners: no API key named '{owner}'"):
+        configured_keys(settings)
+    with pytest.raises(ValueError, match="endpoints.laptop.owners: names API keys, and there are none"):
+        AppSettings.model_validate(APP | {"endpoints": {"laptop": laptop}, "access": {}, "devices": {}})
+
+
+def test_a_key_for_devices_that_may_still_join_is_no_contradiction() -> None:
+    keys = KEYS | {"private": {"sha256": sha256_of(new_key().encode()), "pin": "device_only"}}
+    app = {"endpoints": {"cloud": APP["endpoints"]["cloud"]}, "access": {"keys": keys}}
+    assert "private" in configured_keys(AppSettings.model_validate(APP | app))
+    with pytest.raises(BadKeys, match="device_only leaves none"):
+        configured_keys(AppSettings.model_validate(APP | app | {"devices": {}}))
+
+
 def test_a_key_for_reports_names_its_devices() -> None:
     keys = KEYS | {"probe": {"sha256": sha256_of(new_key().encode()), "scope": "device"}}
     settings = AppSettings.model_validate(APP | {"access": {"keys": keys}})
