@@ -31,14 +31,20 @@ def show(
 
     from serve_app.cli.check import complain
     from serve_app.cli.configfile import BadConfiguration, load
-    from serve_app.cli.settings_tree import in_force
+    from serve_app.cli.settings_tree import InForce, in_force
 
     try:
         configuration = load(file, runs_here=False)
     except BadConfiguration as error:
         complain(error)
         raise typer.Exit(BAD_INPUT) from None
-    found = [*in_force(configuration.app, "args"), *in_force(configuration.live, "user_config")]
+    port_given = "port" in configuration.document["http_options"]
+    found = [
+        InForce("http_options.host", configuration.host, True, "Where Serve listens; 127.0.0.1: this machine only."),
+        InForce("http_options.port", configuration.port, port_given, "The port there."),
+        *in_force(configuration.app, "args"),
+        *in_force(configuration.live, "user_config"),
+    ]
     chosen = [setting for setting in found if setting.given or not changed]
     if json:
         typer.echo(json_format.dumps([asdict(setting) for setting in chosen], indent=1))

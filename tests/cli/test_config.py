@@ -126,6 +126,7 @@ def test_json_has_the_same_settings_and_changed_those_of_the_file() -> None:
     everything, own = (json.loads(run("show", "simulated", "--json", *more).output) for more in ((), ("--changed",)))
     assert len(everything) > len(own) > 10
     assert own == [setting for setting in everything if setting["given"]]
+    assert [setting["value"] for setting in own[:2]] == ["127.0.0.1", 8000]
     assert {
         "path": "user_config.policy.name",
         "value": "paper",
