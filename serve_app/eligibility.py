@@ -44,7 +44,7 @@ def eligible_endpoints(
 ) -> list[EndpointInfo]:
     """Those of ``served``, the model's endpoints, that this request may use; at least one, and none that is away.
 
-    ``owned``: devices have owners here, so that ``device_only`` means the caller's own, whether they have joined or not.
+    ``owned``: devices have owners here, so that ``device_only`` means the caller's own, joined or not.
     Raises InvalidRequest where the model has no such endpoint, AccessDenied where the key allows none of those that are
     left, or one that the request names, EndpointUnavailable where all of them are away: a promise holds all the same.
     """
