@@ -40,6 +40,7 @@ def test_before_the_first_request_there_are_priors_and_no_plan() -> None:
     assert of(snapshot, "cloud")["ttfts_seen"] == 0
     assert len(of(snapshot, "cloud")["ttft_s"]) == MOST_POINTS
     assert (of(snapshot, "cloud")["ready"], of(snapshot, "phone")["ready"]) == (True, False)
+    assert (of(snapshot, "cloud")["slots"], of(snapshot, "phone")["slots"]) == (64, 2)
     assert snapshot["cost"]["compared"] == {"answers": 0, "spent_usd": 0, "cloud_only_usd": 0, "device_only_usd": 0}
     assert "paper" in snapshot["policy_names"]
 

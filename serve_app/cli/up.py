@@ -161,8 +161,12 @@ def announce(configuration: Configuration, url: str, state: ready.Readiness, ela
     console.print(f"[green]ready[/] after {elapsed:.0f} s at [bold]{url}[/]  (Ctrl-C stops it)", highlight=False)
     for name, reason in state.waiting.items():
         console.print(f"  [yellow]not ready yet:[/] {escape(name)}: {escape(reason)}", highlight=False)
-    console.print("Try it, from another terminal:", highlight=False)
-    console.out(curl(url, model, keyed=configuration.app.access.keyed), highlight=False)
+    access = configuration.app.access
+    if access.page:
+        console.print(f"The page is at [bold]{url}/[/]. Or try it from another terminal:", highlight=False)
+    else:
+        console.print("Try it, from another terminal:", highlight=False)
+    console.out(curl(url, model, keyed=access.keyed), highlight=False)
     console.out(f'or: {disco()} chat --url {url} "Why is the sky blue?"', highlight=False)
 
 

@@ -166,6 +166,7 @@ def test_the_announcement_holds_the_curl_on_one_line_however_narrow_the_terminal
     (command,) = [line for line in lines if line.startswith("curl ")]
     assert words_of(command)[1]["model"] == model
     assert f'or: {disco()} chat --url {URL} "Why is the sky blue?"' in lines
+    assert f"The page is at {URL}/. Or try it from another terminal:" in " ".join(out.getvalue().split())
 
 
 def test_the_hint_names_a_command_that_works_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

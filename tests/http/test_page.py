@@ -102,6 +102,9 @@ def test_without_keys_the_page_and_the_live_view_are_for_this_machine_alone() ->
                 assert (await server.client.get(path)).status_code == 200, path
                 assert (await server.client.get(path, headers={"host": "evil.com"})).status_code == 403, path
                 assert (await server.client.get(path, headers={"origin": "https://evil.com"})).status_code == 403, path
+            for foreign in ({"host": "evil.com"}, {"origin": "https://evil.com"}, {"origin": "null"}):
+                changed = await server.client.patch("/disco/policy", json={"regime": "auto"}, headers=foreign)
+                assert changed.status_code == 403
 
     asyncio.run(scenario())
 
