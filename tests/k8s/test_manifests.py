@@ -57,6 +57,21 @@ def test_everything_is_in_one_namespace_that_forbids_privileges(manifests: Deplo
     assert {each["metadata"]["namespace"] for each in manifests.objects if each is not namespace} == {"disco"}
 
 
+def test_rays_autoscaler_reads_the_groups_as_the_rules_do(manifests: Deployed) -> None:
+    """What it believes of a node that is not there yet decides whether it asks for one."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    cluster = {"metadata": {"name": "disco", "namespace": "disco"}, "spec": manifests.cluster}
+    believed = _derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
+    assert believed["headgroup"]["resources"]["CPU"] == 0
+    for group in manifests.cluster["workerGroupSpecs"]:
+        node = believed[group["groupName"]]
+        resources = (node["resources"]["CPU"], node["resources"].get("GPU", 0))
+        assert node["labels"] == group["labels"]
+        assert resources == (placement_rules.ray_cpus(group), placement_rules.ray_gpus(group))
+        assert (node["min_workers"], node["max_workers"]) == (group["minReplicas"], group["maxReplicas"])
+
+
 def test_ray_reads_every_variable_of_the_environment() -> None:
     """A misspelt one is ignored without a word."""
     package = Path(importlib.util.find_spec("ray").origin).parent  # type: ignore[union-attr,arg-type]
