@@ -186,8 +186,8 @@ export class Live {
       this.#edited = false;
       byId("policy-state").textContent = "In force for new requests.";
     } catch (error) {
-      byId("policy-state").textContent = "";
-      this.#complain(error);
+      if (!(error instanceof Refused)) throw error;
+      byId("policy-state").textContent = `Not applied: ${error.message}`;
     }
   }
 }

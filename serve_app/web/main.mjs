@@ -73,7 +73,6 @@ async function showState() {
 addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => !document.hidden && showState());
 paint(theme());
-await showState();
 route();
 playground.models();
-setTimeout(state, STATE_PERIOD);
+state();

@@ -11,6 +11,7 @@ import { eventWords, seconds, sentences, spoken } from "./words.mjs";
 
 const FRAME = 80;
 const STILL_FRAME = 500;
+const CUT = "The connection broke before the answer was complete.";
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Playground {
@@ -82,7 +83,7 @@ export class Playground {
       const response = await call("v1/chat/completions", { key: keyOf("key"), method: "POST", body: this.#wishes(), signal: this.#stop.signal });
       complaint = await this.#read(response);
     } catch (error) {
-      complaint = error.name === "AbortError" ? "stopped" : this.#complain(error);
+      complaint = error.name === "AbortError" ? "stopped" : this.#complain(broken(error));
     }
     this.#finish(complaint);
   }
@@ -147,7 +148,7 @@ export class Playground {
       if (text) this.#write(text, disco.endpoint ?? "");
       this.#shown = Number(id) || this.#shown;
     }
-    throw new Refused("The connection ended before the answer was complete.", 0, "cut", null);
+    throw new Refused(CUT, 0, "cut", null);
   }
 
   #tell(event) {
@@ -206,6 +207,9 @@ export class Playground {
     setTimeout(() => (byId("copy").textContent = "Copy as JSON"), 1500);
   }
 }
+
+/** What a browser throws while a body comes says little. */
+const broken = (error) => (error instanceof Refused ? error : new Refused(CUT, 0, "cut", null));
 
 /** A definition list in groups of a term and its description. */
 function grouped(elements) {

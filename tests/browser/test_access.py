@@ -93,16 +93,25 @@ def test_the_live_view_shows_streams_while_they_run_and_what_they_came_to(url: s
     finished(page)
 
 
+def looks(opened: Visit) -> int:
+    return sum(request.url.endswith("/disco/live") for request in opened.seen.requests)
+
+
 def test_it_looks_no_more_when_nobody_does(url: str, visit: Open) -> None:
     opened = visit(f"{url}/#live")
     page = opened.page
-    looks = lambda: sum(request.url.endswith("/disco/live") for request in opened.seen.requests)  # noqa: E731
-    until(lambda: page.evaluate("() => 1") == 1 and looks() >= 2)
+    page.clock.install()
+    page.reload()
+    expect(page.get_by_role("heading", name="Budget")).to_be_visible()
+    seen = looks(opened)
+    page.clock.run_for(1000)
+    until(lambda: bool(page.clock.run_for(100) or looks(opened) > seen))
     page.get_by_role("link", name="Playground").click()
     expect(page.get_by_label("Prompt", exact=True)).to_be_visible()
-    seen = looks()
-    page.wait_for_timeout(2500)
-    assert looks() == seen
+    seen = looks(opened)
+    page.clock.run_for(60_000)
+    page.evaluate("() => fetch('ready')")
+    assert looks(opened) == seen
 
 
 def test_the_operator_changes_the_policy_for_new_requests(visit: Open) -> None:
@@ -117,6 +126,16 @@ def test_the_operator_changes_the_policy_for_new_requests(visit: Open) -> None:
         policy = httpx.get(f"{url}/disco/policy").json()
         assert (policy["policy"]["budget"], policy["migration"]["mode"]) == (0.25, "off")
         expect(page.locator("#budget")).to_contain_text("25 %")
+
+
+def test_a_policy_that_cannot_be_is_said_to_be_refused(url: str, visit: Open) -> None:
+    page = visit(f"{url}/#live", expected=("400 (Bad Request)",)).page
+    expect(page.get_by_label("Budget b")).to_have_value("1")
+    rate = page.get_by_label("tokens/s (empty: unknown)")
+    rate.evaluate("it => it.removeAttribute('max')")
+    rate.fill("900")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator("#policy-state")).to_contain_text("Not applied: reader.consumption_rate")
 
 
 def test_the_keyboard_reaches_everything_in_order(url: str, visit: Open) -> None:

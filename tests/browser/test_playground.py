@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,18 @@ def test_a_service_that_is_gone_is_said_to_be_gone(visit: Open) -> None:
     ask(page)
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
     finished(page)
+
+
+def test_a_connection_that_ends_too_soon_is_not_taken_for_the_end(url: str, visit: Open) -> None:
+    page = visit(url).page
+    expect(page.get_by_label("Model")).to_have_value("disco")
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Half an ans"}}], "disco": {"endpoint": "phone"}}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=f"id: 3\ndata: {json.dumps(chunk)}\n\n"))
+    ask(page)
+    expect(page.get_by_role("alert")).to_contain_text("The connection broke before the answer was complete")
+    finished(page)
+    assert written(page) == "Half an ans"
+    expect(page.locator("#answer .broken")).to_be_visible()
 
 
 LONG = 2000
