@@ -35,13 +35,17 @@ def expected_info(endpoint: EndpointId, settings: EndpointSettings) -> EndpointI
         model=engine.type,
         context_length=engine.context_length,
         slots=settings.slots,
+        most_replicas=settings.placement.most_replicas,
         imitates=settings.engine.profile if isinstance(settings.engine, ShapedEngineSettings) else None,
         owners=frozenset(settings.owners),
     )
 
 
 def described(info: EndpointInfo, engine: EngineInfo) -> EndpointInfo:
-    """``info`` with what only the loaded engine knows."""
+    """``info`` with what only the loaded engine knows.
+
+    A prefill that one of several replicas keeps is worth nothing: the call that wants it may reach another.
+    """
     return replace(
         info,
         model=engine.model,
@@ -49,7 +53,7 @@ def described(info: EndpointInfo, engine: EngineInfo) -> EndpointInfo:
         vocabulary=engine.vocabulary,
         continues_by=engine.continues_by,
         counts_tokens=engine.counts_tokens,
-        can_park=engine.can_park,
+        can_park=engine.can_park and info.most_replicas == 1,
         imitates=engine.imitates,
     )
 

@@ -111,8 +111,7 @@ def breaker_config(live: LiveSettings) -> BreakerConfig:
 
 
 def capacity(settings: EndpointSettings) -> Capacity:
-    replicas = settings.placement.replicas
-    return Capacity(settings.slots, replicas, settings.placement.max_replicas or replicas)
+    return Capacity(settings.slots, settings.placement.replicas, settings.placement.most_replicas)
 
 
 def initial_state(app: AppSettings, live: LiveSettings, infos: Sequence[EndpointInfo]) -> LocalState:

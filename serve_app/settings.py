@@ -34,6 +34,10 @@ class PlacementSettings(Settings):
         default=None, ge=1, description="Above `replicas`: Serve starts up to this many under load."
     )
 
+    @property
+    def most_replicas(self) -> int:
+        return self.max_replicas or self.replicas
+
     @model_validator(mode="after")
     def _ordered(self) -> PlacementSettings:
         if self.max_replicas is not None and self.max_replicas < self.replicas:

@@ -74,7 +74,7 @@ def ray_cpus(app: AppSettings) -> int:
     wanted = app.router.num_cpus * app.router.replicas
     for endpoint in app.endpoints.values():
         placement = endpoint.placement
-        wanted += placement.num_cpus * (placement.max_replicas or placement.replicas)
+        wanted += placement.num_cpus * placement.most_replicas
     return math.ceil(wanted) + 1
 
 

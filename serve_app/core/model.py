@@ -192,6 +192,7 @@ class EndpointInfo:
 
     vocabulary: fingerprint of its tokenizer; equal fingerprints mean equal ids. None: unknown, hand over by text.
     context_length: tokens of prompt plus answer. slots: concurrent streams per replica.
+    most_replicas: how many there may be; a call reaches any of them.
     imitates: name of the latency profile a shaped endpoint reproduces.
     owners: names of the API keys that alone may use it; empty: everybody may.
     """
@@ -205,6 +206,7 @@ class EndpointInfo:
     counts_tokens: bool = True
     can_park: bool = False
     slots: int = 1
+    most_replicas: int = 1
     imitates: str | None = None
     owners: frozenset[str] = frozenset()
 
