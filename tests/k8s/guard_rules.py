@@ -15,6 +15,9 @@ from tests.k8s.manifests import Deployed, Object
 REPLACEMENT = 30
 #: Seconds between Ray's end and Kubernetes' patience.
 SLACK = 20
+#: Seconds for which a network may be away without costing a node, and that an answer over it may take.
+SHORT_CUT = 10
+FAR = 0.5
 
 #: Ports of the Ray cluster that others than its own pods may reach.
 OPEN = {
@@ -201,6 +204,16 @@ def every_process_has_the_same_environment(d: Deployed) -> Iterator[str]:
             yield f"{switch}: must be 1 here"
 
 
+def far_nodes_are_borne_with(d: Deployed) -> Iterator[str]:
+    """A network that is away for seconds, or some hundred milliseconds long, costs no node and no replica its work."""
+    period, times = (int(d.environment[f"RAY_health_check_{name}"]) for name in ("period_ms", "failure_threshold"))
+    if period * times < SHORT_CUT * 1000:
+        yield f"RAY_health_check_period_ms: {times} of {period} ms are over before a cut of {SHORT_CUT} s heals"
+    deadline = float(d.environment.get("RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S", "0.1"))
+    if deadline < FAR:
+        yield f"RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S: who answers later than {deadline:g} s gets no requests"
+
+
 def telemetry_goes_to_a_service(d: Deployed) -> Iterator[str]:
     target = urlsplit(d.configuration.app.telemetry.otlp_endpoint or "")
     ports = {s["metadata"]["name"]: [p["port"] for p in s["spec"]["ports"]] for s in d.of("Service")}
@@ -280,6 +293,7 @@ RULES = (
     resources_are_bounded,
     secrets_are_named_and_not_shipped,
     streams_end_before_their_pods,
+    far_nodes_are_borne_with,
     upgrades_wait_for_engines,
     evictions_leave_a_router,
     every_process_has_the_same_environment,

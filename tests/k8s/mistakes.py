@@ -269,6 +269,16 @@ MISTAKES: Mapping[str, Mistake] = {
         guards.streams_end_before_their_pods,
         "a stream may take 900",
     ),
+    "nodes that die of a hiccup": (
+        lambda d: environment(d).update(RAY_health_check_period_ms="500"),
+        guards.far_nodes_are_borne_with,
+        "before a cut of 10 s heals",
+    ),
+    "Serve's default for near replicas": (
+        lambda d: environment(d).pop("RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S"),
+        guards.far_nodes_are_borne_with,
+        "later than 0.1 s gets no requests",
+    ),
     "HAProxy's default": (
         lambda d: environment(d).update(RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S="120"),
         guards.streams_end_before_their_pods,
