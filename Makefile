@@ -5,7 +5,7 @@ VLLM := .venv-vllm
 PHOENIX := .venv-phoenix
 WORKERS ?= 2
 
-.PHONY: serve demo test test-alone test-browser test-nodes test-vllm test-traces check identity chaos fuzz install clean
+.PHONY: serve demo test test-alone test-browser test-nodes cluster-test test-vllm test-traces check identity chaos fuzz install clean
 
 serve: ## the default: a real small model behind an imitated cloud and an imitated phone
 	@$(PYTHON) -m serve_app.cli.bootstrap serve $(ARGS)
@@ -25,7 +25,7 @@ check: install ## style, types, import contracts
 test: check ## check, then every test that needs no vLLM
 	$(BIN)/disco model fetch smollm2-135m-instruct gemma3-270m
 	$(BIN)/python -m pytest tests/core tests/test_driver.py -n $(WORKERS) --dist loadgroup --cov --cov-report=term
-	$(BIN)/python -m pytest -m "not vllm and not alone and not traces and not nodes and not browser" \
+	$(BIN)/python -m pytest -m "not vllm and not alone and not traces and not nodes and not browser and not cluster" \
 		--ignore tests/core --ignore tests/test_driver.py \
 		-n $(WORKERS) --dist loadgroup
 
@@ -47,6 +47,10 @@ test-nodes: install ## a device that joins as a node of the cluster: a minute or
 test-browser: install ## the page in a headless Chromium, where the machine has one: about a minute
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -q -e '.[browser]'
 	$(BIN)/python -m pytest -m browser -rs tests/browser $(ARGS)
+
+# Linux and root: hosts are namespaces. About ten minutes on two cores; it uses no network of the machine's own.
+cluster-test: install ## configs/k8s.yaml over seven hosts and a slow, lossy, cut network between them: ten minutes
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes after the installation
 	$(VLLM)/bin/disco model convert smollm2-135m-instruct

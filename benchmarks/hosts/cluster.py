@@ -36,10 +36,11 @@ class Node:
     gpus: int = 0
 
 
-#: The first is the head.
+#: The first is the head, which, as in k8s/, serves nobody.
 NODES: Final = (
-    Node("head", {"tier": "router"}),
-    Node("router", {"tier": "router"}),
+    Node("head", {"tier": "head"}, cpus=0),
+    Node("router1", {"tier": "router"}),
+    Node("router2", {"tier": "router"}),
     Node("cloud", {"tier": "cloud"}, gpus=1),
     Node("arm1", {"tier": "device", "cpu-arch": "arm64"}),
     Node("arm2", {"tier": "device", "cpu-arch": "arm64"}),
@@ -65,10 +66,11 @@ def node_environment(shared: Path = ENVIRONMENT) -> dict[str, str]:
 
 @dataclass
 class Cluster:
-    """``environment``: of all its nodes and of drivers on them."""
+    """``environment``: of all its nodes and of drivers on them. ``deployed``: the latest configuration."""
 
     network: Network
     environment: Mapping[str, str] = field(default_factory=node_environment)
+    deployed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def head(self) -> Host:
@@ -80,7 +82,8 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"http://{self.head.address}:8000"
+        """Of the first router's HAProxy, which balances over both routers."""
+        return f"http://{self.network['router1'].address}:8000"
 
     def start(self, node: Node) -> None:
         """Start Ray on the host of that name; a worker that ends is started again, as a kubelet would."""
@@ -106,6 +109,7 @@ class Cluster:
         done = self.head.run(command, self.environment, text=text, limit=120)
         if done.returncode:
             raise RuntimeError(f"the configuration was not taken: {done.stderr[-2000:]}")
+        self.deployed = document
 
     def readiness(self) -> ready.Readiness | None:
         """As seen from the client's host."""

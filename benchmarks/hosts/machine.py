@@ -1,4 +1,7 @@
-"""Hosts: each has its own network, processes, mounts and name, and dies as a whole when it is switched off."""
+"""Hosts: each has its own network, processes, mounts and name, and dies as a whole when it is switched off.
+
+What is started here runs in sessions of its own: Ctrl-C reaches this program only, which then ends the rest.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +77,7 @@ class Host:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                start_new_session=True,
             )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != "up\n":
@@ -87,12 +91,20 @@ class Host:
         return [*enter, "env", *variables, *command]
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, log: str = "commands.log"
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        log: str = "commands.log",
+        errors: str | None = None,
     ) -> subprocess.Popen[bytes]:
-        """In the background; its output goes to ``log`` in the host's folder."""
-        with (self.folder / log).open("ab") as output:
+        """In the background; its output goes to ``log`` in the host's folder, its complaints too, or to ``errors``."""
+        with (self.folder / log).open("ab") as output, (self.folder / (errors or log)).open("ab") as complaints:
             started = subprocess.Popen(
-                self.command(command, environment), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                self.command(command, environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=complaints,
+                start_new_session=True,
             )
         self._started.append(started)
         return started
@@ -160,6 +172,7 @@ class Network:
             stdout=subprocess.PIPE,
             text=True,
             cwd=_ROOT,
+            start_new_session=True,
         )
         try:
             self._confirm()
