@@ -58,7 +58,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    chosen: Path | None = request.config.getoption("--pictures")
+    chosen: Path | None = request.config.getoption("--pictures", None)
     return chosen or tmp_path
 
 
