@@ -144,6 +144,7 @@ def test_the_share_changes_for_what_is_admitted_from_then_on() -> None:
     budget = TokenBudget(0.5)
     budget.admit(100)
     budget.set_share(0.1)
+    assert budget.share == 0.1
     budget.admit(100)
     assert budget.balance == pytest.approx(60.0)
 

@@ -62,6 +62,7 @@ TYPED: dict[str, tuple[set[str], str]] = {
     "messages[0].content[0].text": ({"text"}, "must be a string"),
     "disco": ({"null"}, 'must be an object, such as {"report": true}'),
     "disco.report": ({"a boolean"}, "must be true or false"),
+    "disco.events": ({"a boolean"}, "must be true or false"),
     "disco.consumption_rate": ({"a whole number", "a fraction", "null"}, "must be a number"),
     "disco.delivery": ({"null"}, "must be one of 'eager' or 'paced'"),
     "disco.pin": ({"null"}, "must be one of 'device_only' or 'cloud_only'"),
