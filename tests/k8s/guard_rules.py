@@ -205,7 +205,7 @@ def every_process_has_the_same_environment(d: Deployed) -> Iterator[str]:
 
 
 def far_nodes_are_borne_with(d: Deployed) -> Iterator[str]:
-    """A network that is away for seconds, or some hundred milliseconds long, costs no node and no replica its work."""
+    """A network that is away for seconds costs no node; one of some hundred milliseconds costs no replica its work."""
     period, times = (int(d.environment[f"RAY_health_check_{name}"]) for name in ("period_ms", "failure_threshold"))
     if period * times < SHORT_CUT * 1000:
         yield f"RAY_health_check_period_ms: {times} of {period} ms are over before a cut of {SHORT_CUT} s heals"
