@@ -27,8 +27,8 @@ from tests.support.session_stage import CLOUD, PHONE
 KEY = "sk-disco-open-sesame"
 KEYS = {"keys": {"alice": {"sha256": sha256_of(KEY.encode())}}}
 
-#: What the document's schemas cannot express, by the field that a refusal names: rules over several fields, and the last
-#: few of 2**63 numbers, which are one to those who calculate with floats.
+#: What the document's schemas cannot express, by the field that a refusal names: rules over several fields, and
+#: the last few of 2**63 numbers, which are one to those who calculate with floats.
 BEYOND_SCHEMAS = {
     "seed": "must be",
     "max_tokens": "differs from max_completion_tokens",
