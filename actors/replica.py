@@ -14,6 +14,7 @@ from functools import partial
 from actors.engines.base import Engine, EngineInfo, TellsProgress
 from actors.engines.factory import make_engine
 from actors.leg import Leg
+from actors.logs import join_serves_log
 from actors.refusal import Refusal
 from actors.slots import Slots
 from serve_app.core.errors import DiscoError, EndpointError, EndpointFault, EndpointUnavailable
@@ -47,6 +48,7 @@ class EndpointReplica:
         threads: int = 1,
         make: Callable[[EngineSettings, int, int], Engine] = make_engine,
     ) -> None:
+        join_serves_log()
         self._endpoint = endpoint
         self._telemetry = Telemetry(telemetry or TelemetrySettings(), f"disco-endpoint-{endpoint}")
         self._make = partial(make, settings.engine, settings.slots, threads)

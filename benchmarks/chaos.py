@@ -214,8 +214,9 @@ async def _counters(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
 
 
 def _last_words(router: psutil.Process) -> str:
-    """The end of what it wrote to its standard error, which Ray keeps in a file."""
-    texts = [Path(file.path).read_text("utf-8", "replace") for file in router.open_files() if file.path[-4:] == ".err"]
+    """The end of its log, which Serve keeps in a file."""
+    logs = [Path(file.path) for file in router.open_files() if "/serve/replica_" in file.path]
+    texts = [log.read_text("utf-8", "replace") for log in logs]
     return "\n".join("\n".join(text.splitlines()[-LOG_LINES:]) for text in texts)
 
 

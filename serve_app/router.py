@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from actors.handles import DESCRIBE_TIMEOUT, ServeEndpoint, expected_info
 from actors.labels import missing_node
+from actors.logs import join_serves_log
 from serve_app.auth import is_loopback
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.errors import EndpointTimeout, EndpointUnavailable, Unsupported
@@ -59,6 +60,7 @@ class DiscoRouter:
         handles: Mapping[EndpointId, DeploymentHandle[Any]],
         exchange: DeploymentHandle[Any] | None = None,
     ) -> None:
+        join_serves_log()
         live = LiveSettings()
         self._app = app
         configured = {

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -39,16 +40,21 @@ LIVE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def url(ray_session: RaySession) -> Iterator[str]:
-    from ray import serve
+def deploy(live: dict[str, Any]) -> None:
     from ray.serve._private.api import _get_global_client
     from ray.serve.schema import ServeDeploySchema
 
-    router = {"name": "DiscoRouter", "user_config": LIVE}
+    router = {"name": "DiscoRouter", "user_config": live}
     application = {"name": "failures", "import_path": "serve_app.app:build_app", "args": ARGS, "deployments": [router]}
     schema = ServeDeploySchema.model_validate({"applications": [application | {"route_prefix": "/failures"}]})
     _get_global_client().deploy_apps(schema, _blocking=True)
+
+
+@pytest.fixture(scope="module")
+def url(ray_session: RaySession) -> Iterator[str]:
+    from ray import serve
+
+    deploy(LIVE)
     base = f"{ray_session.url}/failures"
     until(lambda: all(e["ready"] for e in ready(base)["endpoints"].values()))
     yield base
@@ -103,6 +109,21 @@ def test_a_source_of_ten_thousand_tokens_stays_near_a_slow_reader_behind_a_socke
     until(lambda: generated(url, "hose") > 0)
     reader = LiveSettings().reader
     assert shown <= generated(url, "hose") <= read + reader.ahead_tokens + rate * reader.slack
+
+
+def logged() -> str:
+    """What the router's replicas have written into their logs."""
+    import ray
+
+    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
+    return "".join(path.read_text("utf-8") for path in (folder / "serve").glob("replica_failures_DiscoRouter_*.log"))
+
+
+def test_what_the_router_has_to_say_is_in_its_log(url: str) -> None:
+    deploy({"policy": {"budget": 3}})
+    until(lambda: "policy.budget" in logged())
+    deploy(LIVE)
+    assert ask(url, 0).status_code == 200
 
 
 def test_a_stopped_replica_is_left_within_the_idle_limit_and_serves_again_when_it_goes_on(url: str) -> None:
