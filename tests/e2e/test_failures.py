@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.settings import LiveSettings
 from tests.conftest import RaySession
@@ -90,9 +91,14 @@ def streamed(url: str, words: str, disturb: Any, tokens: int = 80) -> tuple[str,
 
 def generated(url: str, model: str) -> float:
     """Tokens of all answers by this model that are over."""
-    line = f'gen_ai_client_token_usage_sum{{model="{model}",token_type="output"}} '
-    metrics = httpx.get(f"{url}/metrics").text.splitlines()
-    return sum(float(found.removeprefix(line)) for found in metrics if found.startswith(line))
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=60).text)
+    wanted = {"gen_ai_request_model": model, "gen_ai_token_type": "output"}
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "gen_ai_client_token_usage_sum" and wanted.items() <= sample.labels.items()
+    )
 
 
 def test_a_source_of_ten_thousand_tokens_stays_near_a_slow_reader_behind_a_socket(url: str) -> None:
@@ -105,9 +111,8 @@ def test_a_source_of_ten_thousand_tokens_stays_near_a_slow_reader_behind_a_socke
             if time.monotonic() - began > 4.0:
                 break
             time.sleep(max(0.0, began + shown / rate - time.monotonic()))
-    read = rate * (time.monotonic() - began)
     until(lambda: generated(url, "hose") > 0)
-    reader = LiveSettings().reader
+    read, reader = rate * (time.monotonic() - began), LiveSettings().reader
     assert shown <= generated(url, "hose") <= read + reader.ahead_tokens + rate * reader.slack
 
 
