@@ -95,7 +95,9 @@ class StreamDriver:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._observed: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        #: What uvloop makes of an instant that is now cannot be asked when it is.
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._outbox: deque[Emit] = deque()
         self._changed = asyncio.Event()
         self._undelivered = 0
@@ -235,11 +237,11 @@ class StreamDriver:
     def _rearm(self) -> None:
         """Keep a timer at or before the session's next instant; one that fires early only asks again."""
         due = self.session.wake_at
-        if self._timer is not None and (due is None or self._timer.when() > due):
+        if self._timer is not None and (due is None or self._timer_at > due):
             self._timer.cancel()
             self._timer = None
         if self._timer is None and due is not None:
-            self._timer = self._loop.call_at(due, self._woke)
+            self._timer, self._timer_at = self._loop.call_at(due, self._woke), due
 
     def _woke(self) -> None:
         self._timer = None

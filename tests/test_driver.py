@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
+import uvloop
 
 from serve_app.core.errors import DiscoError, EndpointFault, EndpointUnavailable, Overloaded
 from serve_app.core.legs import Leg
 from serve_app.core.migration import MigrationMode
 from serve_app.core.model import ContinuesBy, FinishReason, Sampling, TextPrompt, TokenChunk
-from serve_app.core.protocol import Emit, Phase
+from serve_app.core.protocol import Delivered, Emit, Phase
 from serve_app.core.session import StreamSession
 from serve_app.driver import PACED_MARGIN, PATIENCE, StreamDriver, StreamJob
 from tests.support.scripted import EndWithoutFinish, Hang, Raw, ScriptedEndpoint, words
@@ -488,6 +489,19 @@ def test_a_fault_of_the_session_itself_ends_the_stream_and_stops_every_leg(
         assert sorted(name for name, _ in show.witness.ended_) == sorted(show.witness.began)
 
     run_virtual(main())
+
+
+def test_an_instant_that_is_now_is_no_fault_on_uvloop() -> None:
+    async def main() -> None:
+        legs = [cloud(*words("abc", 0.0, 0.0)), phone(*words("abc", 0.0, 0.0))]
+        show = Show("cloud", ("phone", 1e-4), endpoints=legs)
+        show.driver.start()
+        show.driver._feed(Delivered(0))
+        assert "".join([emit.text async for emit in show.driver]) == "abc"
+        await show.driver.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 def _raise(kind: type[Exception]) -> Callable[[object], float]:
