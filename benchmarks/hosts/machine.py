@@ -25,9 +25,10 @@ import psutil
 
 from benchmarks.hosts.line import Condition
 from benchmarks.hosts.switch import network_of
+from serve_app.cli.supervisor import DIRECTORIES
 
 #: Where every host has a directory of its own; outside, each is a folder of its own. Short: Ray's sockets lie in it.
-SCRATCH: Final = Path("/tmp/disco-host")
+SCRATCH: Final = DIRECTORIES / "disco-host"
 NETWORK: Final = "10.77.0"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
