@@ -12,9 +12,11 @@ from serve_app.fields import Seconds, Settings
 
 def _network(text: str) -> str:
     try:
-        ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError("each must be a network, such as 192.168.1.0/24, or an address") from None
+    if int(network.network_address) != int(ipaddress.ip_address(text.partition("/")[0])):
+        raise ValueError(f"has bits beyond its prefix; write {network}")
     return text
 
 

@@ -90,6 +90,8 @@ class StreamService:
         endpoints = [
             (endpoint.info, ready.get(name, not self._joined.is_away(name)))
             for name, endpoint in self._endpoints.items()
+            # A device that was removed has no price any more; it is kept until its last stream is over.
+            if name in self._state.planner.costs.unit
         ]
         running = [(stream.model, stream.session) for stream in self._streams]
         now = asyncio.get_running_loop().time()

@@ -7,7 +7,7 @@ Units: seconds, tokens, tokens per second, joules, USD. Every model forbids unkn
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -295,6 +295,14 @@ class LiveSettings(Settings):
                     raise ValueError(f"prices.{where}: no endpoint named {name!r}; known: {known}")
 
 
+#: What pydantic calls by Python's names.
+_YAML: Final = {
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping, such as {a: b}",
+    "model_type": "must be a mapping, such as {a: b}",
+}
+
+
 def explain(error: Exception, document: object = None) -> list[str]:
     """One line per problem of a pydantic ValidationError: the field's path, what is wrong; never the rejected value.
 
@@ -309,6 +317,8 @@ def explain(error: Exception, document: object = None) -> list[str]:
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key; check the spelling or remove it"
+        elif item["type"] in _YAML:
+            message = _YAML[item["type"]]
         elif item["type"] == "union_tag_invalid":
             # Pydantic's own message quotes the value.
             message = f"type: must be one of {item['ctx']['expected_tags']}"

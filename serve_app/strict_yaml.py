@@ -21,6 +21,10 @@ DEEPEST: Final = 50
 MOST: Final = 100_000
 
 
+#: What the library lets through where a value cannot be made of its text.
+_UNMADE: Final = (ValueError, TypeError, LookupError, OverflowError, AttributeError)
+
+
 class NotYaml(ValueError):
     """The message names the place, and never quotes a value."""
 
@@ -33,6 +37,8 @@ def read_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that is stricter
     except yaml.YAMLError as error:
         raise NotYaml(_problem(error)) from None
+    except _UNMADE:
+        raise NotYaml("a value is not of the kind that its tag (!!) names") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -57,6 +63,14 @@ class _Loader(yaml.SafeLoader):
             raise _error(f"more than {MOST:,} values, repetitions by anchors included", mark)
         self._weights[id(node)] = self._count - before
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except _UNMADE:
+            # Dates, numbers and the like that look like one and are none.
+            kind = node.tag.rpartition(":")[2]
+            raise _error(f"this is no {kind}; put it in quotes if it is a text", node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

@@ -30,6 +30,12 @@ def laughs(levels: int) -> str:
         ("a: &a [*a]", "line 1, column 8: more than 100,000 values"),
         ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a appears twice"),
         ("{[1]: 2}", "line 1, column 2: a key must be a word"),
+        ("a: 2020-99-99", "line 1, column 4: this is no timestamp"),
+        ("a: 1\nb: " + "1" * 6000, "line 2, column 4: this is no int"),
+        ("a: !!binary x", "line 1, column 4: "),
+        ("a: !!bool x", "line 1, column 4: this is no bool"),
+        ("a: !!set x", "its tag"),
+        ("a: !!float x", "line 1, column 4: this is no float"),
     ],
 )
 def test_what_cannot_be_a_configuration_is_refused_with_its_place(text: str, words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import aiohttp
 
@@ -15,6 +15,9 @@ from serve_app.client.answers import chunks
 from serve_app.client.calls import Served, call, served
 from serve_app.client.errors import CallFailed
 from serve_app.client.server import Server, open_session
+
+#: Seconds within which a server that has to load its model first has answered.
+_WARM_UP: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,8 @@ async def _warmed(target: Target) -> Target:
     newer = Target(target.server, target.session, target.served, "max_completion_tokens", target.rate)
     for candidate in (target, newer):
         try:
-            async with call(
-                candidate.session, "POST", f"{candidate.server.api}/chat/completions", candidate.body("Hi", 1)
-            ) as response:
+            url, body = f"{candidate.server.api}/chat/completions", candidate.body("Hi", 1)
+            async with call(candidate.session, "POST", url, body, total=_WARM_UP) as response:
                 async for _ in chunks(response, asyncio.get_running_loop().time):
                     pass
         except CallFailed as failure:
@@ -143,7 +145,9 @@ class _Load:
         try:
             async with (
                 asyncio.timeout_at(due + self._limits.timeout),
-                call(self._target.session, "POST", f"{self._target.server.api}/chat/completions", body) as response,
+                call(
+                    self._target.session, "POST", f"{self._target.server.api}/chat/completions", body, total=None
+                ) as response,
             ):
                 reading.numbered = "x-disco-policy" in response.headers
                 async for chunk in chunks(response, self._clock):

@@ -106,7 +106,7 @@ class Asker:
 
     async def _call(self, body: dict[str, Any], shown: Shown, write: Write) -> Mapping[str, Any] | None:
         report: Mapping[str, Any] | None = None
-        async with call(self._session, "POST", f"{self._server.api}/chat/completions", body) as response:
+        async with call(self._session, "POST", f"{self._server.api}/chat/completions", body, total=None) as response:
             async for chunk in chunks(response, asyncio.get_running_loop().time):
                 report = chunk.report or report
                 shown.take(chunk.text, chunk.shown)

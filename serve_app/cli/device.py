@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -22,6 +22,8 @@ from serve_app.cli.live_text import printable
 from serve_app.client.calls import call, json_of
 from serve_app.client.errors import CallFailed, Cause
 from serve_app.client.server import Server, key_in, open_session
+
+T = TypeVar("T")
 
 _CREATED, _NOTHING = 201, 204
 
@@ -62,7 +64,15 @@ async def add(server: Server, registration: dict[str, Any], console: Console) ->
         open_session(server) as session,
         call(session, "POST", f"{server.root}/disco/devices", registration, (_CREATED,)) as response,
     ):
-        console.out(json_of(await response.read())["token"], highlight=False)
+        token = _part(json_of(await response.read()), "token", str)
+    console.out(token, highlight=False)
+
+
+def _part(document: Any, name: str, kind: type[T]) -> T:
+    part = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(part, kind):
+        raise CallFailed("the server says something else than a DiSCo-Serve of this version", Cause.FAILED)
+    return part
 
 
 async def remove(server: Server, name: str) -> None:
@@ -78,7 +88,7 @@ async def show(server: Server, console: Console, *, as_json: bool) -> None:
         open_session(server) as session,
         call(session, "GET", f"{server.root}/disco/devices") as response,
     ):
-        devices = json_of(await response.read())["devices"]
+        devices = _part(json_of(await response.read()), "devices", list)
     if as_json:
         console.out(json.dumps(devices, indent=1), highlight=False)
         return

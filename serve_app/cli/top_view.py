@@ -15,6 +15,8 @@ from serve_app.cli.overview import EndpointNow, Overview, StreamNow
 from serve_app.core.breaker import BreakerState
 
 _UNKNOWN: Final = "–"
+#: Characters that a name or a state gets at least, so that the table can be read on 80 columns.
+_SHORTEST: Final = 8
 _ALARM: Final = {BreakerState.OPEN.value: "red", BreakerState.HALF_OPEN.value: "yellow"}
 
 
@@ -65,11 +67,11 @@ def _saved(spent: float, alone: float) -> str:
 
 
 def _endpoints(now: Overview) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("endpoint", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table.add_column("endpoint", overflow="fold", min_width=_SHORTEST)
     table.add_column("kind", no_wrap=True)
-    table.add_column("state", overflow="fold")
-    for heading in ("busy", "queue", "TTFT p50", "p90", "tokens/s", "first", "USD"):
+    table.add_column("state", overflow="fold", min_width=_SHORTEST)
+    for heading in ("busy", "queue", "TTFT p50/90", "tok/s", "first", "USD"):
         table.add_column(heading, justify="right", no_wrap=True)
     for endpoint in now.endpoints:
         table.add_row(
@@ -78,8 +80,7 @@ def _endpoints(now: Overview) -> RenderableType:
             _state(endpoint),
             f"{_number(endpoint.running)}/{_number(endpoint.slots)}",
             _seconds(endpoint.queue_s),
-            _seconds(endpoint.ttft_p50_s),
-            _seconds(endpoint.ttft_p90_s),
+            f"{_number(endpoint.ttft_p50_s, '.2f')}/{_seconds(endpoint.ttft_p90_s)}",
             _number(endpoint.decode_rate, ".1f"),
             _number(endpoint.wins),
             _number(endpoint.cost_usd, ".4g"),

@@ -16,6 +16,9 @@ from serve_app.client.server import Server
 #: Whom this service's list of models names as their owner.
 _OWNER = "disco-serve"
 
+#: Seconds for an answer that nobody has to write first.
+_PATIENCE = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -32,10 +35,15 @@ async def call(
     url: str,
     body: dict[str, Any] | None = None,
     accept: Sequence[int] = (200,),
+    total: float | None = _PATIENCE,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A response with a status of ``accept``. Raises ``CallFailed`` for any other, ``Interrupted`` if it breaks off."""
+    """A response with a status of ``accept``. Raises ``CallFailed`` for any other, ``Interrupted`` if it breaks off.
+
+    ``total``: seconds until its end; None for as long as it takes.
+    """
+    patience = aiohttp.ClientTimeout(total=total, sock_connect=session.timeout.sock_connect)
     try:
-        response = await session.request(method, url, json=body, allow_redirects=False)
+        response = await session.request(method, url, json=body, allow_redirects=False, timeout=patience)
     except (aiohttp.ClientError, TimeoutError) as error:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         reason = str(cause) or type(cause).__name__

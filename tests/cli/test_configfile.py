@@ -192,11 +192,11 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "known: cloud, phone",
     ),
     "no endpoints": (lambda d: application(d)["args"].pop("endpoints"), f"{ARGS}.endpoints", "required"),
-    "args that are a list": (lambda d: application(d).update(args=[1]), ARGS, "dictionary"),
+    "args that are a list": (lambda d: application(d).update(args=[1]), ARGS, "mapping"),
     "user_config that is text": (
         lambda d: application(d)["deployments"][0].update(user_config="x"),
         USER,
-        "dictionary",
+        "mapping",
     ),
     "unknown deployment": (
         lambda d: application(d)["deployments"].append({"name": "endpoint-moon"}),
@@ -221,6 +221,21 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "a deployment that is a number": (
         lambda d: application(d).update(deployments=[5]),
         "applications.0.deployments.0",
+        "must be a mapping",
+    ),
+    "a device network with bits too many": (
+        lambda d: application(d)["args"].update(devices={"allow": ["192.168.1.20/24"]}),
+        f"{ARGS}.devices.allow.0",
+        "write 192.168.1.0/24",
+    ),
+    "a device network that is no list": (
+        lambda d: application(d)["args"].update(devices={"allow": "192.168.1.0/24"}),
+        f"{ARGS}.devices.allow",
+        "must be a list",
+    ),
+    "endpoints that are a list": (
+        lambda d: application(d)["args"].update(endpoints=["cloud"]),
+        f"{ARGS}.endpoints",
         "must be a mapping",
     ),
     "several applications": (lambda d: d["applications"].append(application(d)), "applications", "exactly one"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from serve_app.cli import device as device_module
 from serve_app.cli.device_state import battery_of, device_state, processor_heat, termux_state
-from serve_app.cli.exits import BAD_INPUT, OK, UNREACHABLE
+from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNREACHABLE
 from serve_app.cli.main import app
 from serve_app.devices import DeviceRegistration, DeviceReport
 
@@ -90,6 +90,15 @@ def test_what_cannot_be_read_is_said_before_anything_is_asked(option: str, value
         result = run(url, "add", "phone", "http://a/v1", "m", "--owner", "alice", option, value)
     assert (result.exit_code, asked) == (BAD_INPUT, [])
     assert option in result.output
+
+
+@pytest.mark.parametrize("said", [None, [1, 2], {"devices": 5, "token": None}])
+def test_a_server_of_another_kind_is_told_from_ours(said: Any) -> None:
+    with service({("GET", "/disco/devices"): (200, said), ("POST", "/disco/devices"): (201, said)}) as (url, _):
+        answers = [run(url, "list"), run(url, "add", "phone", "http://192.168.1.20/v1", "m", "--owner", "alice")]
+    for answer in answers:
+        assert answer.exit_code == FAILED
+        assert "says something else than a DiSCo-Serve" in answer.output
 
 
 def test_listing_and_removing() -> None:

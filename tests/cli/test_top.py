@@ -110,7 +110,7 @@ def test_everything_that_the_service_says() -> None:
     assert "1.4 USD in the cloud only (-50%), 0.5 USD on devices only (+40%)" in result.output
     assert "one of 2" in result.output
     cloud = next(line for line in lines if line[0] == "cloud")
-    assert cloud == ["cloud", "cloud", "ready", "3/4", "0.00", "s", "1.00", "s", "2.00", "s", "26.0", "12", "0.5"]
+    assert cloud == ["cloud", "cloud", "ready", "3/4", "0.00", "s", "1.00/2.00", "s", "26.0", "12", "0.5"]
     assert "not ready: loading" in result.output
     assert ["disco", "decode", "cloud", "1.25", "s", "40", "12", "1"] in lines
 
@@ -206,9 +206,9 @@ def test_it_looks_again_and_again_keeps_the_last_state_when_nobody_answers_and_l
     assert "HTTP 500" in out.getvalue().rpartition("2 under way")[0]
 
 
-def shown(now: Overview, most: int = 5) -> str:
+def shown(now: Overview, most: int = 5, width: int = 110) -> str:
     out = io.StringIO()
-    Console(file=out, width=110, color_system=None).print(render(now, most))
+    Console(file=out, width=width, color_system=None).print(render(now, most))
     return out.getvalue()
 
 
@@ -222,6 +222,13 @@ def test_no_more_streams_than_fit_and_how_many_are_left() -> None:
 @pytest.mark.parametrize(("breaker", "words"), [("open", "breaker open"), ("half_open", "breaker half open")])
 def test_a_breaker_that_is_not_closed_is_told(breaker: str, words: str) -> None:
     assert words in shown(Overview([EndpointNow("cloud", True, breaker=breaker)]))
+
+
+def test_an_endpoint_is_one_line_in_a_terminal_of_80_columns() -> None:
+    figures = {"running": 12, "slots": 32, "queue_s": 1.25, "ttft_p50_s": 0.97, "ttft_p90_s": 1.37, "decode_rate": 19.3}
+    endpoint = EndpointNow("cloud", True, kind="device", wins=4711, cost_usd=0.01234, **figures)
+    (line,) = [line for line in shown(Overview([endpoint]), width=80).splitlines() if "cloud" in line]
+    assert [word in line for word in ("device", "ready", "0.97/1.37 s", "0.01234")] == [True] * 4
 
 
 def test_names_are_no_escapes() -> None:

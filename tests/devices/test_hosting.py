@@ -69,7 +69,7 @@ class Clock:
 
 @dataclass
 class Router:
-    service: StreamService
+    service: Service
     host: DeviceHost
     http: httpx.AsyncClient
     clock: Clock
@@ -175,6 +175,8 @@ def test_only_the_operators_key_registers_lists_and_removes() -> None:
             gone = await router.call("DELETE", "/disco/devices/phone", OPERATOR)
             assert (gone.status_code, gone.json()["error"]["code"]) == (404, "device_not_found")
             assert (await router.call("GET", "/disco/devices", OPERATOR)).json() == {"devices": []}
+            live = router.service.snapshot(router.service.readiness())
+            assert [endpoint["endpoint"] for endpoint in live["endpoints"]] == ["cloud"]
             assert (await router.ask())[1].report["winner"] == "cloud"
 
     run(main)

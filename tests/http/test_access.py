@@ -136,6 +136,7 @@ ERRORS: list[tuple[DiscoError, int, str, bool]] = [
     (errors.InvalidRequest("m", "p"), 400, "invalid_request_error", False),
     (errors.Unsupported("m", "p"), 400, "invalid_request_error", False),
     (errors.UnknownModel("m", "p"), 404, "invalid_request_error", False),
+    (errors.UnknownDevice("m", "p"), 404, "invalid_request_error", False),
     (errors.PromptTooLong("m", "p"), 400, "invalid_request_error", False),
     (errors.AccessDenied("m"), 403, "permission_error", False),
     (errors.InvalidKey("m"), 401, "invalid_request_error", False),
