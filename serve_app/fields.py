@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 #: Letters, digits, dots, dashes and underscores.
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL_NAME: Final = re.compile(rf"(?:[A-Za-z0-9.-]{{1,253}}/)?{_LABEL}")
+_LABEL_VALUE: Final = re.compile(rf"!?(?:{_LABEL}|in\({_LABEL}(?:, ?{_LABEL})*\))")
+
+
+def _selectable(labels: dict[str, str]) -> dict[str, str]:
+    """As Ray reads them; it would refuse others when the application is already on its way."""
+    for name, value in labels.items():
+        if not (_LABEL_NAME.fullmatch(name) and _LABEL_VALUE.fullmatch(value)):
+            raise ValueError(
+                "names and values of labels are up to 63 letters, digits, dots, dashes and underscores, such as "
+                "{cpu-arch: arm64}; a value may also be !arm64, in(arm64, x86_64) or !in(arm64, x86_64)"
+            )
+    return labels
+
+
 Name = Annotated[str, Field(pattern=NAME)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0.5, le=200, allow_inf_nan=False)]
+# Strict: true and "1" are no numbers.
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Rate = Annotated[float, Field(ge=0.5, le=200, allow_inf_nan=False, strict=True)]
+
+#: Labels of Ray's nodes, and what they must be.
+Selector = Annotated[dict[str, str], AfterValidator(_selectable)]
 
 #: ``json_schema_extra`` of a field whose value is shown to nobody.
 PRIVATE: Final[dict[str, JsonValue]] = {"private": True}

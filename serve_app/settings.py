@@ -16,7 +16,7 @@ from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.device_settings import DevicesSettings
 from serve_app.engine_settings import EngineSettings
-from serve_app.fields import Amount, Name, Rate, Seconds, Settings, Share
+from serve_app.fields import Amount, Name, Rate, Seconds, Selector, Settings, Share
 
 # --- endpoints --------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ class PlacementSettings(Settings):
 
     num_cpus: Amount = Field(default=0.5, description="CPUs that Ray sets aside for each replica.")
     num_gpus: Amount = Field(default=0.0, description="GPUs that Ray sets aside for each replica.")
-    label_selector: dict[str, str] = Field(
+    label_selector: Selector = Field(
         default_factory=dict, description="Labels of the nodes that may host it, such as {cpu-arch: arm64}."
     )
     replicas: int = Field(default=1, ge=1, description="Copies of the endpoint.")
@@ -84,7 +84,7 @@ class RouterSettings(Settings):
 
     replicas: int = Field(default=1, ge=1, description="Copies of the router, each with a budget of its own.")
     num_cpus: Amount = Field(default=0.1, description="CPUs that Ray sets aside for each replica.")
-    label_selector: dict[str, str] = Field(
+    label_selector: Selector = Field(
         default_factory=dict, description="Labels of the nodes that may host replicas, and what they meet at."
     )
     max_per_node: int | None = Field(
@@ -295,6 +295,9 @@ class LiveSettings(Settings):
                     raise ValueError(f"prices.{where}: no endpoint named {name!r}; known: {known}")
 
 
+#: Characters of a name in a message.
+_LONGEST_NAME: Final = 64
+
 #: What pydantic calls by Python's names.
 _YAML: Final = {
     "tuple_type": "must be a list, such as [a, b]",
@@ -337,6 +340,11 @@ def _path(loc: tuple[int | str, ...], document: object, *, whole: bool) -> list[
             inside = document[part]
         is_tag = isinstance(document, dict) and part not in document and (whole or rank + 1 < len(loc))
         if not is_tag:
-            parts.append(str(part))
+            parts.append(_shown(str(part)))
             document = inside
     return parts
+
+
+def _shown(name: str) -> str:
+    """A name may be anything where the document is a stranger's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])

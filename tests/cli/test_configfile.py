@@ -223,6 +223,17 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "applications.0.deployments.0",
         "must be a mapping",
     ),
+    "a label that Ray would refuse": (
+        lambda d: application(d)["args"].update(router={"label_selector": {"a b": "c"}}),
+        f"{ARGS}.router.label_selector",
+        "names and values of labels",
+    ),
+    "a name that is none": (
+        lambda d: user(d)["policy"].update({"\x1b[31m" + "x" * 3000: 1}),
+        f"{USER}.policy.?[31m{'x' * 59}",
+        "check the spelling",
+    ),
+    "a budget that is a word": (lambda d: user(d)["policy"].update(budget=True), f"{USER}.policy.budget", "number"),
     "a device network with bits too many": (
         lambda d: application(d)["args"].update(devices={"allow": ["192.168.1.20/24"]}),
         f"{ARGS}.devices.allow.0",
