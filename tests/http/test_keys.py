@@ -159,7 +159,7 @@ def test_another_users_file_is_refused(file: Path) -> None:
         (f"alice: {ALICE}", "alice"),
         (f'alice: {{sha256: "{HASHES["alice"]}", endpoints: [nobody]}}', "alice.endpoints"),
         ("alice: {}\nalice: {}", "twice"),
-        ("", "dictionary"),
+        ("", "mapping"),
         ("{}", "no key"),
         ("[", "line 1"),
         ("a: \xff", "UTF-8"),
