@@ -88,8 +88,15 @@ def url(ray_session: RaySession) -> Iterator[str]:
 
 
 def routers() -> list[psutil.Process]:
-    family = psutil.Process().children(recursive=True)
-    return [p for p in family if ":devices:DiscoRouter" in " ".join(p.cmdline())]
+    return [p for p in psutil.Process().children(recursive=True) if ":devices:DiscoRouter" in command_of(p)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Empty once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def pinned(url: str) -> tuple[int, str]:
