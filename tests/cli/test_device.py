@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from serve_app.cli.device_state import battery_of, device_state, processor_heat,
 from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNREACHABLE
 from serve_app.cli.main import app
 from serve_app.devices import DeviceRegistration, DeviceReport
+from tests.support.answering import answering
 
 Battery = namedtuple("Battery", "percent secsleft power_plugged")
 Reading = namedtuple("Reading", "label current")
@@ -50,15 +50,8 @@ def service(answers: Mapping[tuple[str, str], tuple[int, Any]]) -> Iterator[tupl
         def log_message(self, *_: Any) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(Handler) as url:
+        yield url, asked
 
 
 def run(url: str, *arguments: str, **environment: str) -> Result:

@@ -6,10 +6,9 @@ import io
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from serve_app.cli.top_view import render
 from serve_app.instruments import BUDGET_SHARE
 from serve_app.metrics import Metrics, Times
 from tests.http.fakes import REPORT
+from tests.support.answering import answering
 from tests.support.scripted import ScriptedEndpoint, words
 from tests.support.scripted_service import Stack
 from tests.support.session_stage import CLOUD, PHONE
@@ -85,15 +85,8 @@ def service(**pages: Any) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(Handler) as url:
+        yield url, asked
 
 
 def run(url: str, *arguments: str) -> Result:

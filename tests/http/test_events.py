@@ -14,6 +14,7 @@ from serve_app.core.errors import EndpointUnavailable
 from serve_app.streams import ClientRequest, Delta
 from tests.http.fakes import CHAT, COMPLETIONS, FakeService, data_of, failing, serving
 from tests.support.local_service import local_service
+from tests.support.moving import ENDPOINTS, LIVE
 from tests.support.virtual_loop import run_virtual
 
 ADMITTED: Any = {"type": "admitted", "at_s": 0.1, "attempt": "r-0-phone", "queued_s": 0.0}
@@ -106,23 +107,6 @@ def test_the_official_client_reads_the_text_as_ever_and_finds_the_events_if_it_l
         assert [event for disco in extensions for event in disco.get("events", ())] == [ADMITTED, OVER]
 
     asyncio.run(scenario())
-
-
-#: The phone wins every race and is dear, so the answer moves to the cloud.
-ENDPOINTS: dict[str, Any] = {
-    "cloud": {"kind": "cloud", "engine": {"type": "simulated", "seed": 3, "overhead": 0.4, "can_park": False}},
-    "phone": {"kind": "device", "engine": {"type": "simulated", "seed": 3, "overhead": 0.05}},
-}
-LIVE: dict[str, Any] = {
-    "policy": {"budget": 1.0},
-    "prices": {
-        "usd_per_megajoule": 5000.0,
-        "endpoints": {
-            "cloud": {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4},
-            "phone": {"prefill_joules_per_token": 0.1, "decode_joules_per_token": 0.1},
-        },
-    },
-}
 
 
 async def read(**fields: Any) -> tuple[list[Delta], list[float], Any]:
