@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from serve_app.core.model import Pin
-from serve_app.fields import PRIVATE, Amount, Name, Settings
+from serve_app.fields import PRIVATE, Amount, Name, Settings, Whole
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
@@ -48,10 +48,12 @@ class KeyLimits(Settings):
     each router replica grants its share.
     """
 
-    pin: Pin | None = Field(default=None, description="Keeps every request on one kind of endpoint.")
-    endpoints: tuple[Name, ...] = Field(default=(), description="The only ones it may use; empty: any.")
-    streams: int | None = Field(default=None, ge=1, description="Answers under way at once.")
-    requests_per_minute: int | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
+    pin: Annotated[Pin, Field(strict=False)] | None = Field(
+        default=None, description="Keeps every request on one kind of endpoint."
+    )
+    endpoints: tuple[Name, ...] = Field(default=(), strict=False, description="The only ones it may use; empty: any.")
+    streams: Whole | None = Field(default=None, ge=1, description="Answers under way at once.")
+    requests_per_minute: Whole | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
     usd_per_day: Amount | None = Field(
         default=None, description="Budget of a day in UTC, USD by the report's cost_usd."
     )
@@ -96,11 +98,12 @@ class AccessSettings(Settings):
     open: bool = Field(default=False, description="Without keys: everybody who can reach the router may use it.")
     page: bool = Field(default=True, description="Whether the page at / is shown; see docs/page.md.")
     allowed_hosts: tuple[str, ...] = Field(
+        strict=False,
         default=("localhost", "127.0.0.1", "[::1]"),
         description="Values of the Host header, without the port. Not looked at with keys.",
     )
     allowed_origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
-        default=(), description="Of pages that browsers may let use the router from elsewhere (CORS)."
+        default=(), strict=False, description="Of pages that browsers may let use the router from elsewhere (CORS)."
     )
     keys: Keys = Field(default_factory=dict, description="By name.")
     keys_file: Annotated[str, AfterValidator(_absolute)] | None = Field(

@@ -8,24 +8,20 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve_app.core.errors import InvalidRequest
 from serve_app.core.model import Pin
-from serve_app.fields import Rate
+from serve_app.fields import Rate, Whole
+from serve_app.wording import expected, wants_array, wants_object
 
 B = TypeVar("B", bound=BaseModel)
 
 
-def whole(value: Any) -> Any:
-    """JSON has one kind of numbers: 5.0 is a whole one, and some clients write it so."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Count = Annotated[int, BeforeValidator(whole), Field(ge=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Count = Annotated[Whole, Field(ge=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 #: A 64-bit signed integer, as OpenAI documents it.
-Seed = Annotated[int, BeforeValidator(whole), Field(ge=-(2**63), lt=2**63)]
+Seed = Annotated[Whole, Field(ge=-(2**63), lt=2**63)]
 
 #: As many as OpenAI takes: each of them costs the router time, whatever it says.
 MOST_MESSAGES = 2048
@@ -35,7 +31,9 @@ _POSITION = re.compile(r"line \d+ column \d+")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True, allow_inf_nan=False, extra="allow", hide_input_in_errors=True, protected_namespaces=()
+    )
 
 
 class DiscoOptions(_Part):
@@ -71,8 +69,8 @@ class GenerationBody(_Part):
 
     model: str
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -94,7 +92,7 @@ class CompletionBody(GenerationBody):
     prompt: Any
 
 
-def read_object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes, example: str = '{"model": ...}') -> dict[str, Any]:
     """Raise InvalidRequest for anything that is no JSON object."""
     if not body.strip():
         raise InvalidRequest("the body is empty; send a JSON object with the request's fields")
@@ -107,59 +105,51 @@ def read_object(body: bytes) -> dict[str, Any]:
             f"the body is not valid JSON{where}; send a JSON object in UTF-8, without NaN or Infinity"
         ) from None
     if not isinstance(document, dict):
-        raise InvalidRequest('the body must be a JSON object with the request\'s fields, such as {"model": ...}')
+        raise InvalidRequest(f"the body must be a JSON object with the request's fields, such as {example}")
     return document
 
 
-def read_body(model: type[B], body: bytes) -> B:
+def read_body(model: type[B], body: bytes, example: str = '{"model": ...}') -> B:
     """Raise InvalidRequest, naming the field, for anything that is not such a body. The message quotes no value."""
-    document = read_object(body)
+    document = read_object(body, example)
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        (first, *_) = error.errors(include_input=False, include_url=False)
-        raise _translated(first["type"], first["loc"], first.get("ctx", {})) from None
+        raise refused(error) from None
 
 
-#: What pydantic's kinds of error mean to a client; the limits are filled in.
-_EXPECTED: Mapping[str, str] = MappingProxyType(
-    {
-        "missing": "this field is required",
-        "extra_forbidden": "unknown key; check the spelling or remove it",
-        "string_type": "must be a string",
-        "bool_type": "must be true or false",
-        "int_type": "must be a whole number",
-        "float_type": "must be a number",
-        "finite_number": "must be a finite number",
-        "greater_than_equal": "must be at least {ge}",
-        "less_than_equal": "must be at most {le}",
-        "less_than": "must be less than {lt}",
-        "literal_error": "must be one of {expected}",
-        "enum": "must be one of {expected}",
-        "list_type": "must be an array",
-        "too_short": "must not be empty; send at least one",
-        "too_long": "at most {max_length} are served; send fewer",
-        "model_type": "must be an object",
-    }
-)
 _EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "messages": '{"role": "user", "content": "..."}',
         "stream_options": '{"include_usage": true}',
         "disco": '{"report": true}',
         "disco.endpoints": '["phone"]',
+        "owners": '["alice"]',
+        "serves": '["disco"]',
+        "prices": '{"parameters_billion": 1}',
+        "policy": '{"budget": 0.3}',
+        "migration": '{"mode": "off"}',
+        "reader": '{"delivery": "paced"}',
     }
 )
-_OF_OBJECTS = frozenset({"list_type", "too_short", "model_type"})
+
+#: A field that a check of several names itself.
+_NAMED = re.compile(r"([a-z_]+): ")
 
 
-def _translated(kind: str, loc: tuple[int | str, ...], limits: Mapping[str, Any]) -> InvalidRequest:
-    param = field_path(loc)
-    whole = {name: int(x) if isinstance(x, float) and x.is_integer() else x for name, x in limits.items()}
-    message = _EXPECTED.get(kind, "this value is not allowed here").format_map(whole)
-    if kind in _OF_OBJECTS:
-        message += f", such as {_EXAMPLES.get(param) or _EXAMPLES[str(loc[0])]}"
-    return InvalidRequest(f"{param}: {message}", param)
+def refused(error: ValidationError) -> InvalidRequest:
+    """What the first problem of a body is. The message quotes no value."""
+    (first, *_) = error.errors(include_input=False, include_url=False)
+    loc, param = first["loc"], field_path(first["loc"])
+    kind = "an array" if wants_array(first) else "an object" if wants_object(first) else None
+    message = f"must be {kind}" if kind else expected(first) or "this value is not allowed here"
+    if loc and (kind or first["type"] == "too_short"):
+        example = _EXAMPLES.get(param) or _EXAMPLES.get(str(loc[0]))
+        message += f", such as {example}" if example else ""
+    if param:
+        return InvalidRequest(f"{param}: {message}", param)
+    named = _NAMED.match(message)
+    return InvalidRequest(message, named[1] if named else None)
 
 
 def field_path(loc: tuple[int | str, ...]) -> str:

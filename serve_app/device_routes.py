@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from serve_app.access_settings import Scope
+from serve_app.body import read_body
 from serve_app.callers import Caller
 from serve_app.core.errors import AccessDenied
 from serve_app.core.model import EndpointId
-from serve_app.devices import DeviceRegistration, DeviceReport, read
+from serve_app.devices import DeviceRegistration, DeviceReport
 from serve_app.responses import Json
 
 Guard = Callable[[Request, Scope], Caller]
 ReadBody = Callable[[Request], Awaitable[bytes]]
+
+_A_REGISTRATION: Final = (
+    '{"name": "phone", "base_url": "http://192.168.1.20:8080/v1", "model": "...", "owners": ["alice"]}'
+)
+_A_REPORT: Final = '{"battery": 0.8, "charging": false}'
 
 
 class Devices(Protocol):
@@ -51,7 +57,7 @@ class DeviceHandlers:
 
     async def register(self, request: Request) -> Response:
         self.guard(request, "operator")
-        registration = read(DeviceRegistration, await self.body(request))
+        registration = read_body(DeviceRegistration, await self.body(request), _A_REGISTRATION)
         token = await self.devices.register(registration)
         return Json({"name": registration.name, "token": token}, 201)
 
@@ -63,7 +69,7 @@ class DeviceHandlers:
     async def report(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._check_reporter(request, name)
-        self.devices.hear(name, read(DeviceReport, await self.body(request)))
+        self.devices.hear(name, read_body(DeviceReport, await self.body(request), _A_REPORT))
         return Response(status_code=204)
 
     def _check_reporter(self, request: Request, name: EndpointId) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from serve_app.fields import Seconds, Settings
+from serve_app.fields import Seconds, Settings, Whole
 
 
 def _network(text: str) -> str:
@@ -24,11 +24,13 @@ class DevicesSettings(Settings):
     """Registration over HTTP is off unless ``allow`` names networks."""
 
     allow: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
-        default=(), description="Networks in CIDR notation, whose addresses a registered device's server may have."
+        default=(),
+        strict=False,
+        description="Networks in CIDR notation, whose addresses a registered device's server may have.",
     )
     heartbeat_seconds: Seconds = Field(default=10.0, description="How often a device should be heard of.")
-    missed: int = Field(default=3, ge=1, le=100, description="Heartbeats in a row without which a device is away.")
-    most: int = Field(default=256, ge=1, le=10_000, description="Registered devices.")
+    missed: Whole = Field(default=3, ge=1, le=100, description="Heartbeats in a row without which a device is away.")
+    most: Whole = Field(default=256, ge=1, le=10_000, description="Registered devices.")
 
     @property
     def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:

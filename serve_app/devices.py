@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from actors.engines.profile_file import ProfileFile
 from actors.engines.profiles import Profile, known_profiles, load_profile
-from serve_app.body import field_path, read_object
 from serve_app.core.energy import DeviceState
 from serve_app.core.errors import InvalidRequest
 from serve_app.core.model import EndpointKind
 from serve_app.engine_settings import OpenAIHttpEngineSettings, may_be_key
-from serve_app.fields import Name, Settings
+from serve_app.fields import Name, Settings, Whole
 from serve_app.server_url import ServerUrl
-from serve_app.settings import DeviceSettings, EndpointPrice, EndpointSettings, explain
-
-M = TypeVar("M", bound=BaseModel)
+from serve_app.settings import DeviceSettings, EndpointPrice, EndpointSettings
 
 
 class DeviceRegistration(Settings):
@@ -36,14 +33,14 @@ class DeviceRegistration(Settings):
     )
     plaintext_key: bool = Field(default=False, description="That key may travel over http:// beyond this machine.")
     owners: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        min_length=1, description="Names of the API keys whose requests it serves, and no others'."
+        min_length=1, strict=False, description="Names of the API keys whose requests it serves, and no others'."
     )
     serves: tuple[str, ...] = Field(
-        default=(), description="Served names; empty: those that name no endpoints of their own."
+        default=(), strict=False, description="Served names; empty: those that name no endpoints of their own."
     )
-    slots: int = Field(default=1, ge=1, le=1024)
-    queue: int = Field(default=4, ge=0, le=4096)
-    context_length: int = Field(default=8192, ge=16)
+    slots: Whole = Field(default=1, ge=1, le=1024)
+    queue: Whole = Field(default=4, ge=0, le=4096)
+    context_length: Whole = Field(default=8192, ge=16)
     continues_by: Literal["probe", "ids", "prefill", "prefix", "trailing", "nothing"] = "probe"
     vocabulary: Name | None = None
     prior: Name | None = Field(default=None, description="A shipped profile to believe in at first.")
@@ -94,7 +91,7 @@ class DeviceRegistration(Settings):
 class DeviceReport(DeviceSettings):
     """A heartbeat: what the device says of itself now. What it leaves out is unknown, or as configured."""
 
-    load: int | None = Field(
+    load: Whole | None = Field(
         default=None, ge=0, le=100_000, description="Answers that its server has under way, for anybody."
     )
 
@@ -113,13 +110,3 @@ class Device:
 
     def settings(self) -> EndpointSettings:
         return self.registration.endpoint(self.address)
-
-
-def read(model: type[M], body: bytes) -> M:
-    """Raise InvalidRequest that names the field, and never repeats its value."""
-    document: dict[str, Any] = read_object(body)
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        raise InvalidRequest(explain(error, document)[0], field_path(first["loc"]) or None) from None

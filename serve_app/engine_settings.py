@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, SecretStr, model_validator
 
-from serve_app.fields import PRIVATE, Amount, Name, Seconds, Settings, Share
+from serve_app.fields import PRIVATE, Amount, Name, Seconds, Settings, Share, Whole
 from serve_app.server_url import ServerUrl
 
 _TYPE = "Chooses this engine."
@@ -31,13 +31,15 @@ class SimulatedEngineSettings(_Engine):
     """Tokens from a hash of their whole prefix; latency from a linear prefill and a constant decode rate."""
 
     type: Literal["simulated"] = Field(default="simulated", description=_TYPE)
-    seed: int = Field(default=0, description="Of the text; equal ones write equal answers.")
+    seed: Whole = Field(default=0, description="Of the text; equal ones write equal answers.")
     prefill_rate: float = Field(default=2000.0, gt=0, description="Prompt tokens per second.")
     decode_rate: float = Field(default=50.0, gt=0, description="Tokens per second.")
     overhead: Amount = Field(default=0.05, description="Seconds before any prefill.")
     jitter: Share = Field(default=0.0, description="Relative spread of each wait, drawn from the seed and the attempt.")
-    output_tokens: tuple[int, int] = Field(default=(40, 200), description="Shortest and longest answer, tokens.")
-    context_length: int = Field(default=8192, ge=16, description=_CONTEXT)
+    output_tokens: tuple[Whole, Whole] = Field(
+        default=(40, 200), strict=False, description="Shortest and longest answer, tokens."
+    )
+    context_length: Whole = Field(default=8192, ge=16, description=_CONTEXT)
     vocabulary: Name = Field(
         default="simulated", description="Endpoints that name the same one exchange token ids, others text."
     )
@@ -56,7 +58,7 @@ class ReplayEngineSettings(_Engine):
 
     type: Literal["replay"] = Field(default="replay", description=_TYPE)
     path: str = Field(description="The recording, on every node that may host the endpoint.")
-    context_length: int = Field(default=8192, ge=16, description=_CONTEXT)
+    context_length: Whole = Field(default=8192, ge=16, description=_CONTEXT)
 
 
 class LlamaCppEngineSettings(_Engine):
@@ -64,11 +66,11 @@ class LlamaCppEngineSettings(_Engine):
 
     type: Literal["llama_cpp"] = Field(default="llama_cpp", description=_TYPE)
     model: str = Field(default="smollm2-135m-instruct", description="A known model's name, or the path of a GGUF file.")
-    context_length: int = Field(
+    context_length: Whole = Field(
         default=2048, ge=64, description="Tokens per stream, prompt plus answer; at most what the model was trained on."
     )
-    n_batch: int = Field(default=64, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
-    threads: int | None = Field(default=None, ge=1, description="null: (cores of this machine - 1) shared fairly.")
+    n_batch: Whole = Field(default=64, ge=1, le=8192, description="Prompt tokens per evaluation; 1 is bit-stable.")
+    threads: Whole | None = Field(default=None, ge=1, description="null: (cores of this machine - 1) shared fairly.")
 
 
 class VllmEngineSettings(_Engine):
@@ -78,7 +80,7 @@ class VllmEngineSettings(_Engine):
     model: str = Field(
         default="smollm2-135m-instruct", description="A known model's name, converted, or the path of a model folder."
     )
-    context_length: int = Field(
+    context_length: Whole = Field(
         default=2048, ge=64, description="Tokens per stream, prompt plus answer; at most what the model was trained on."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
@@ -87,23 +89,23 @@ class VllmEngineSettings(_Engine):
     eager: bool = Field(
         default=False, description="Neither compile nor capture graphs: starts sooner, decodes slower on a GPU."
     )
-    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the model; give placement as many.")
+    tensor_parallel: Whole = Field(default=1, ge=1, description="GPUs that share the model; give placement as many.")
     gpu_memory_share: Share = Field(default=0.9, description="Of each GPU's memory, for weights and KV cache.")
     kv_cache_gib: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="null: what is left of that share; 1 GiB without a GPU."
+        default=None, gt=0, description="null: what is left of that share; 1 GiB without a GPU."
     )
-    cache_block: int | None = Field(
+    cache_block: Whole | None = Field(
         default=None,
         ge=8,
         description="Tokens per block of the prefix cache, of which only whole ones are found again. "
         "null: vLLM's choice; 32 without a GPU.",
     )
-    prefill_chunk: int | None = Field(
+    prefill_chunk: Whole | None = Field(
         default=None,
         ge=16,
         description="Tokens per step; an abort takes effect after it. null: vLLM's choice; 512 without a GPU.",
     )
-    threads: int | None = Field(default=None, ge=1, description="Without a GPU. null: as for llama_cpp.")
+    threads: Whole | None = Field(default=None, ge=1, description="Without a GPU. null: as for llama_cpp.")
     metrics: bool = Field(default=False, description="vLLM's own metrics, through the node's Ray metrics agent.")
     otlp_traces: str | None = Field(
         default=None, description="Where vLLM sends spans of its own, such as http://127.0.0.1:4317 (OTLP over gRPC)."
@@ -146,7 +148,7 @@ class OpenAIHttpEngineSettings(_Engine):
         description="Name of the environment variable that holds the key, where the replica runs.",
     )
     plaintext_key: bool = Field(default=False, description="The key may travel over http:// beyond this machine.")
-    context_length: int = Field(
+    context_length: Whole = Field(
         default=8192, ge=16, description="Tokens of prompt and answer, where the server does not tell."
     )
     continues_by: Literal["probe", "ids", "completion", "prefill", "prefix", "trailing", "nothing"] = Field(
@@ -168,7 +170,9 @@ class OpenAIHttpEngineSettings(_Engine):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_tokens", description="What the server calls the limit of an answer."
     )
-    omit: tuple[OmittedField, ...] = Field(default=(), description="Fields that the server refuses; never sent.")
+    omit: tuple[OmittedField, ...] = Field(
+        default=(), strict=False, description="Fields that the server refuses; never sent."
+    )
     extra_body: dict[str, JsonValue] = Field(
         default_factory=dict, description="Further fields of every generation request.", json_schema_extra=PRIVATE
     )
@@ -177,7 +181,7 @@ class OpenAIHttpEngineSettings(_Engine):
         default=30.0, description="Longest wait for the first token, seconds from the request on, retries included."
     )
     idle_seconds: Seconds = Field(default=10.0, description="Longest wait for a further token, seconds.")
-    retries: int = Field(default=2, ge=0, le=5, description="Before the first token, and where a retry may help.")
+    retries: Whole = Field(default=2, ge=0, le=5, description="Before the first token, and where a retry may help.")
     retry_seconds: Amount = Field(default=5.0, description="Longest Retry-After that is waited for, seconds.")
     warm_up: bool = Field(default=True, description="Generate one token before the endpoint counts as ready.")
 
@@ -218,7 +222,7 @@ class ShapedEngineSettings(_Engine):
     type: Literal["shaped"] = Field(default="shaped", description=_TYPE)
     profile: Name = Field(description="Name of a profile in actors/engines/profiles.json.")
     engine: ImitableEngineSettings = Field(description="The real one: `llama_cpp`, `simulated` or `replay`.")
-    seed: int = Field(default=0, description="Of the draws, which depend on the attempt as well.")
+    seed: Whole = Field(default=0, description="Of the draws, which depend on the attempt as well.")
 
     @model_validator(mode="after")
     def _one_prior(self) -> ShapedEngineSettings:

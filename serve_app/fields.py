@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 #: Letters, digits, dots, dashes and underscores.
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -26,12 +26,18 @@ def _selectable(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+def whole(value: Any) -> Any:
+    """JSON has one kind of numbers: 5.0 is a whole one, and some clients write it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Name = Annotated[str, Field(pattern=NAME)]
-# Strict: true and "1" are no numbers.
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-Rate = Annotated[float, Field(ge=0.5, le=200, allow_inf_nan=False, strict=True)]
+Whole = Annotated[int, BeforeValidator(whole)]
+# Finite, as the models that have them say.
+Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0.5, le=200)]
 
 #: Labels of Ray's nodes, and what they must be.
 Selector = Annotated[dict[str, str], AfterValidator(_selectable)]
@@ -41,4 +47,14 @@ PRIVATE: Final[dict[str, JsonValue]] = {"private": True}
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, protected_namespaces=())
+    """Strict: true and "1" are no numbers, 1 and "yes" no flags. Fields of what a document has no type for, such as
+    enums and tuples, say ``strict=False``, which does not reach what is in them."""
+
+    model_config = ConfigDict(
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        protected_namespaces=(),
+    )

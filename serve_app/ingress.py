@@ -30,7 +30,7 @@ from serve_app.device_routes import Devices, device_routes
 from serve_app.errors_http import error_body, plain_error, status_of
 from serve_app.gauges import watch_admission
 from serve_app.intake import read_whole
-from serve_app.live_policy import policy_of
+from serve_app.live_policy import EXAMPLE, policy_of
 from serve_app.metrics import Metrics
 from serve_app.openapi import document
 from serve_app.page import page_routes
@@ -179,7 +179,7 @@ class _Handlers:
     async def policy(self, request: Request) -> Response:
         self.surface.guard(request, "operator")
         if request.method == "PATCH":
-            changes = read_object(await read_whole(request, self.surface.live().limits))
+            changes = read_object(await read_whole(request, self.surface.live().limits), EXAMPLE)
             return Json(self.surface.service.retune(changes))
         return Json(policy_of(self.surface.live()), headers=_UNSTORED)
 

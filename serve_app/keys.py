@@ -19,8 +19,9 @@ from serve_app.access_settings import Keys, KeySettings
 from serve_app.core.errors import InvalidKey
 from serve_app.core.model import Pin
 from serve_app.private_files import NotPrivate, require_private
-from serve_app.settings import AppSettings, explain
+from serve_app.settings import AppSettings
 from serve_app.strict_yaml import NotYaml, read_yaml
+from serve_app.wording import explain
 
 #: What scanners for leaked secrets may look for.
 PREFIX = "sk-disco-"

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic import ValidationError
+
+from serve_app.body import field_path, refused
 from serve_app.core.errors import InvalidRequest
-from serve_app.settings import LiveSettings, explain
+from serve_app.settings import LiveSettings
+
+#: What a change looks like.
+EXAMPLE: Final = '{"policy": {"budget": 0.3}}'
 
 #: Prices and limits stay in the file.
 SECTIONS: Final = ("regime", "policy", "migration", "reader")
@@ -17,14 +23,16 @@ def policy_of(live: LiveSettings) -> dict[str, Any]:
 
 
 def retuned(live: LiveSettings, changes: Mapping[str, Any]) -> LiveSettings:
-    """``live`` with these fields of these sections. Raises InvalidRequest where that cannot be."""
+    """``live`` with these fields of these sections. Raises InvalidRequest, naming the field, where that cannot be."""
     document = live.model_dump(mode="json")
     for section, fields in changes.items():
         if section not in SECTIONS:
-            raise InvalidRequest(f"only {', '.join(SECTIONS)} can be changed here; all else is in the configuration")
+            known = f"only {', '.join(SECTIONS)} can be changed here; all else is in the configuration"
+            param = field_path((section,))
+            raise InvalidRequest(f"{param}: {known}" if param else known, param or None)
         inside = isinstance(document[section], dict) and isinstance(fields, Mapping)
         document[section] = document[section] | fields if inside else fields
     try:
         return LiveSettings.model_validate(document)
-    except ValueError as error:
-        raise InvalidRequest("; ".join(explain(error, document))) from None
+    except ValidationError as error:
+        raise refused(error) from None

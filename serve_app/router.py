@@ -31,10 +31,11 @@ from serve_app.metrics import Metrics
 from serve_app.priors import initial_state
 from serve_app.ray_metrics import RaySink
 from serve_app.service import StreamService
-from serve_app.settings import AppSettings, LiveSettings, explain
+from serve_app.settings import AppSettings, LiveSettings
 from serve_app.streams import ClientRequest, EndpointState, Readiness, TextStream
 from serve_app.telemetry import Telemetry
 from serve_app.watching import STARTING, watch
+from serve_app.wording import explain
 
 #: Seconds between two exchanges with the other router replicas.
 TRADE_PERIOD = 1.0

@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, read_body, whole
+from serve_app.body import ChatBody, ChatMessage, CompletionBody, DiscoOptions, GenerationBody, read_body
 from serve_app.core.errors import InvalidRequest, Unsupported
 from serve_app.core.model import ChatPrompt, Message, Prompt, Sampling, TextPrompt, TokenPrompt
+from serve_app.fields import whole
 from serve_app.settings import LimitSettings, LiveSettings
 from serve_app.streams import ClientRequest, Grant
 

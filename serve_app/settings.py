@@ -7,7 +7,7 @@ Units: seconds, tokens, tokens per second, joules, USD. Every model forbids unkn
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,7 @@ from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.device_settings import DevicesSettings
 from serve_app.engine_settings import EngineSettings
-from serve_app.fields import Amount, Name, Rate, Seconds, Selector, Settings, Share
+from serve_app.fields import Amount, Name, Rate, Seconds, Selector, Settings, Share, Whole
 
 # --- endpoints --------------------------------------------------------------------------------------------------
 
@@ -29,8 +29,8 @@ class PlacementSettings(Settings):
     label_selector: Selector = Field(
         default_factory=dict, description="Labels of the nodes that may host it, such as {cpu-arch: arm64}."
     )
-    replicas: int = Field(default=1, ge=1, description="Copies of the endpoint.")
-    max_replicas: int | None = Field(
+    replicas: Whole = Field(default=1, ge=1, description="Copies of the endpoint.")
+    max_replicas: Whole | None = Field(
         default=None, ge=1, description="Above `replicas`: Serve starts up to this many under load."
     )
 
@@ -48,20 +48,22 @@ class PlacementSettings(Settings):
 class EndpointSettings(Settings):
     """A place that can stream text."""
 
-    kind: EndpointKind = Field(description="What its tokens cost: `cloud` money, `device` energy; see docs/costs.md.")
+    kind: EndpointKind = Field(
+        strict=False, description="What its tokens cost: `cloud` money, `device` energy; see docs/costs.md."
+    )
     engine: EngineSettings = Field(description="What generates its tokens; chosen by `type`.")
-    slots: int = Field(default=1, ge=1, le=1024, description="Concurrent streams per replica.")
-    queue: int = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
+    slots: Whole = Field(default=1, ge=1, le=1024, description="Concurrent streams per replica.")
+    queue: Whole = Field(default=16, ge=0, le=4096, description="Requests a replica lets wait for a slot.")
     placement: PlacementSettings = Field(default=PlacementSettings(), description="Where its replicas run.")
     owners: tuple[str, ...] = Field(
-        default=(), description="Names of the API keys that alone may use it; empty: everybody may."
+        default=(), strict=False, description="Names of the API keys that alone may use it; empty: everybody may."
     )
 
 
 class ModelSettings(Settings):
     """One served name."""
 
-    endpoints: tuple[Name, ...] = Field(default=(), description="The ones that may serve it; empty: all.")
+    endpoints: tuple[Name, ...] = Field(default=(), strict=False, description="The ones that may serve it; empty: all.")
 
 
 class TelemetrySettings(Settings):
@@ -82,16 +84,16 @@ class TelemetrySettings(Settings):
 class RouterSettings(Settings):
     """The deployment that clients talk to."""
 
-    replicas: int = Field(default=1, ge=1, description="Copies of the router, each with a budget of its own.")
+    replicas: Whole = Field(default=1, ge=1, description="Copies of the router, each with a budget of its own.")
     num_cpus: Amount = Field(default=0.1, description="CPUs that Ray sets aside for each replica.")
     label_selector: Selector = Field(
         default_factory=dict, description="Labels of the nodes that may host replicas, and what they meet at."
     )
-    max_per_node: int | None = Field(
+    max_per_node: Whole | None = Field(
         default=None, ge=1, le=100, description="Replicas on one node at most; 1 spreads them over nodes."
     )
-    max_streams: int = Field(default=256, ge=1, le=100_000, description="Concurrent streams per router replica.")
-    seed: int = Field(default=0, description="Seed of the randomised dispatch decisions.")
+    max_streams: Whole = Field(default=256, ge=1, le=100_000, description="Concurrent streams per router replica.")
+    seed: Whole = Field(default=0, description="Seed of the randomised dispatch decisions.")
 
 
 class AppSettings(Settings):
@@ -156,7 +158,7 @@ class PolicySettings(Settings):
     """Dispatch. ``budget`` is the paper's b, ``tail_share`` its alpha."""
 
     name: PolicyName = Field(
-        default=PolicyName.AUTO, description="Rule by which the budget is spent; see docs/policies.md."
+        default=PolicyName.AUTO, strict=False, description="Rule by which the budget is spent; see docs/policies.md."
     )
     budget: Share = Field(
         default=0.5,
@@ -166,7 +168,7 @@ class PolicySettings(Settings):
         default=0.05, description="alpha: share of all requests, the slowest, whose hedge the budget pays for first."
     )
     refit_seconds: Seconds = Field(default=10.0, description="Longest age of a fit while observations arrive, seconds.")
-    window: int = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")
+    window: Whole = Field(default=500, ge=20, le=100_000, description="Observations per endpoint kept for fitting.")
 
 
 class MigrationSettings(Settings):
@@ -177,8 +179,8 @@ class MigrationSettings(Settings):
         description="Of planned moves. `break`: the source stops when the move begins; `overlap`: it goes on until the "
         "target delivers; `off`: there are none. Rescues are not planned.",
     )
-    max_planned: int = Field(default=1, ge=0, le=8, description="Planned moves per answer.")
-    max_rescues: int = Field(default=2, ge=0, le=8, description="Retries and rescues per answer.")
+    max_planned: Whole = Field(default=1, ge=0, le=8, description="Planned moves per answer.")
+    max_rescues: Whole = Field(default=2, ge=0, le=8, description="Retries and rescues per answer.")
     network_seconds: Amount = Field(default=0.05, description="t_net: one handoff's time on the wire.")
 
 
@@ -192,7 +194,7 @@ class ReaderSettings(Settings):
         default="eager", description="Tokens at once, or at the reader's speed, whatever the request says."
     )
     slack: Seconds = Field(default=1.0, description="Seconds of reading that may be batched into one message.")
-    ahead_tokens: int = Field(
+    ahead_tokens: Whole = Field(
         default=256, ge=16, le=65_536, description="Most tokens that are generated beyond what was delivered."
     )
 
@@ -224,7 +226,7 @@ class DeviceSettings(Settings):
     battery: Share | None = Field(default=None, description="Charge, 0 to 1.")
     charging: bool | None = Field(default=None, description="Whether it is plugged in; null: unknown.")
     temperature_celsius: float | None = Field(
-        default=None, ge=-50, le=150, allow_inf_nan=False, description="Degrees Celsius; above 40 a joule is dearer."
+        default=None, ge=-50, le=150, description="Degrees Celsius; above 40 a joule is dearer."
     )
 
 
@@ -246,9 +248,9 @@ class PriceSettings(Settings):
 class LimitSettings(Settings):
     """What a request may take, and when an endpoint counts as failed."""
 
-    default_max_tokens: int = Field(default=512, ge=1, description="Longest answer where the request does not say.")
-    max_tokens: int = Field(default=8192, ge=1, description="Longest answer that a request may ask for.")
-    body_bytes: int = Field(default=1_000_000, ge=1024, description="Largest body of a request, bytes.")
+    default_max_tokens: Whole = Field(default=512, ge=1, description="Longest answer where the request does not say.")
+    max_tokens: Whole = Field(default=8192, ge=1, description="Longest answer that a request may ask for.")
+    body_bytes: Whole = Field(default=1_000_000, ge=1024, description="Largest body of a request, bytes.")
     body_seconds: Seconds = Field(
         default=30.0, description="Longest time that a request's body may take to arrive, seconds."
     )
@@ -266,7 +268,7 @@ class LimitSettings(Settings):
         description="A leg silent for this many times what its endpoint takes in 99 of 100 cases gets another beside "
         "it; null: none does before it has failed.",
     )
-    breaker_faults: int = Field(
+    breaker_faults: Whole = Field(
         default=5, ge=1, le=1000, description="Faults among twice as many answers that bar an endpoint for a while."
     )
     breaker_seconds: Seconds = Field(
@@ -278,7 +280,9 @@ class LiveSettings(Settings):
     """``user_config`` of the router deployment."""
 
     regime: RegimeSetting = Field(
-        default=RegimeSetting.AUTO, description="The side whose use the budget limits. `auto`: the dearer one."
+        default=RegimeSetting.AUTO,
+        strict=False,
+        description="The side whose use the budget limits. `auto`: the dearer one.",
     )
     policy: PolicySettings = Field(default=PolicySettings(), description="Where answers start.")
     migration: MigrationSettings = Field(default=MigrationSettings(), description="How running answers move.")
@@ -293,58 +297,3 @@ class LiveSettings(Settings):
                 if name not in app.endpoints:
                     known = ", ".join(app.endpoints)
                     raise ValueError(f"prices.{where}: no endpoint named {name!r}; known: {known}")
-
-
-#: Characters of a name in a message.
-_LONGEST_NAME: Final = 64
-
-#: What pydantic calls by Python's names.
-_YAML: Final = {
-    "tuple_type": "must be a list, such as [a, b]",
-    "dict_type": "must be a mapping, such as {a: b}",
-    "model_type": "must be a mapping, such as {a: b}",
-}
-
-
-def explain(error: Exception, document: object = None) -> list[str]:
-    """One line per problem of a pydantic ValidationError: the field's path, what is wrong; never the rejected value.
-
-    ``document``: what was validated. With it, paths leave out the names of union members that pydantic inserts.
-    """
-    details: Any = getattr(error, "errors", None)
-    if details is None:
-        return [str(error)]
-    lines = []
-    for item in details(include_input=False, include_url=False):
-        path = ".".join(_path(item["loc"], document, whole=item["type"] == "value_error"))
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "unknown key; check the spelling or remove it"
-        elif item["type"] in _YAML:
-            message = _YAML[item["type"]]
-        elif item["type"] == "union_tag_invalid":
-            # Pydantic's own message quotes the value.
-            message = f"type: must be one of {item['ctx']['expected_tags']}"
-        lines.append(f"{path}: {message}" if path else message)
-    return lines
-
-
-def _path(loc: tuple[int | str, ...], document: object, *, whole: bool) -> list[str]:
-    """``whole``: the error is about all of a value, so that the last part may be a union member's name."""
-    parts = []
-    for rank, part in enumerate(loc):
-        inside = document
-        if isinstance(document, dict):
-            inside = document.get(part)
-        elif isinstance(document, list | tuple) and isinstance(part, int) and part < len(document):
-            inside = document[part]
-        is_tag = isinstance(document, dict) and part not in document and (whole or rank + 1 < len(loc))
-        if not is_tag:
-            parts.append(_shown(str(part)))
-            document = inside
-    return parts
-
-
-def _shown(name: str) -> str:
-    """A name may be anything where the document is a stranger's."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from serve_app.priors import breaker_config, cost_model, planner_config
-from serve_app.settings import AppSettings, LiveSettings, explain
+from serve_app.settings import AppSettings, LiveSettings
+from serve_app.wording import explain
 from tests.support.effort import examples
 from tests.support.local_service import read_config
 
@@ -73,6 +74,7 @@ def test_any_value_in_any_place(name: str, part: int, data: st.DataObject, value
         problems = explain(error, document)
         assert problems
         assert CANARY not in "".join(problems), "a rejected value may be a secret"
+        assert "Input" not in "".join(problems), "pydantic's own words"
         return
     json.dumps(taken.model_dump(mode="json"), allow_nan=False)
     app = taken if isinstance(taken, AppSettings) else AppSettings.model_validate(documents[0])

@@ -158,5 +158,14 @@ def test_a_changed_policy_keeps_what_was_not_changed() -> None:
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidRequest, match=named):
+    with pytest.raises(InvalidRequest, match=named) as refused:
         retuned(LiveSettings(), changes)
+    section = next(iter(changes))
+    assert (refused.value.param or "").startswith(section)
+
+
+def test_a_name_that_may_be_anything_is_not_repeated() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        retuned(LiveSettings(), {"canary \x1b[31m": {}})
+    assert refused.value.message.startswith("only regime")
+    assert refused.value.param is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from actors.engines.profiles import DeviceProfile, Profile, Provenance, known_profiles, load_profile
-from serve_app.fields import Amount, Name, Settings
-from serve_app.settings import explain
+from serve_app.fields import Amount, Name, Settings, Whole
+from serve_app.wording import explain
 
 
 class MeasuredEnergy(Settings):
@@ -25,11 +26,11 @@ class ProfileFile(Settings):
 
     name: Name
     engine: str = Field(description="What was measured, in words.")
-    date: date
-    samples: int = Field(ge=1, description="Streams that were measured.")
+    date: Annotated[date, Field(strict=False)]
+    samples: Whole = Field(ge=1, description="Streams that were measured.")
     intercept: Amount = Field(description="Seconds.")
-    prefill_rate: float = Field(gt=0, allow_inf_nan=False, description="Prompt tokens per second.")
-    decode_rate: float = Field(gt=0, allow_inf_nan=False, description="Tokens per second.")
+    prefill_rate: float = Field(gt=0, description="Prompt tokens per second.")
+    decode_rate: float = Field(gt=0, description="Tokens per second.")
     scatter: Amount
     energy: MeasuredEnergy | None = None
     energy_missing: str = Field(default="", description="Why no energy was measured.")

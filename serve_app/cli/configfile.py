@@ -14,8 +14,9 @@ from serve_app.auth import is_loopback
 from serve_app.cli.engines import engine_problems
 from serve_app.core.model import EndpointKind
 from serve_app.keys import BadKeys, configured_keys, keys_file_is_elsewhere
-from serve_app.settings import AppSettings, LiveSettings, explain
+from serve_app.settings import AppSettings, LiveSettings
 from serve_app.strict_yaml import NotYaml, read_yaml
+from serve_app.wording import explain
 
 IMPORT_PATH: Final = "serve_app.app:build_app"
 ROUTER: Final = "DiscoRouter"

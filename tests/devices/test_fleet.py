@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from serve_app.body import read_body
 from serve_app.core.energy import DeviceState
 from serve_app.core.errors import AccessDenied, DiscoError, InvalidRequest, UnknownDevice
-from serve_app.devices import DeviceRegistration, DeviceReport, read
+from serve_app.devices import DeviceRegistration, DeviceReport
 from serve_app.fleet import Fleet, FleetLog
 from serve_app.keys import BadKeys, configured_keys, new_key, sha256_of
 from serve_app.settings import AppSettings
@@ -103,15 +104,15 @@ def test_a_registration_that_cannot_be_kept_is_refused(fields: dict[str, Any], p
         ({"continues_by": "completion"}, "continues_by"),
         ({"prior": "../../etc/passwd"}, "prior"),
         ({"slots": 0}, "slots"),
-        ({"api_key": "passwd in clear"}, None),
-        ({"api_key": "passwd"}, None),
+        ({"api_key": "passwd in clear"}, "api_key"),
+        ({"api_key": "passwd"}, "api_key"),
         ({"name": "a b"}, "name"),
         ({"prices": {"input_usd_per_mtok": -1}}, "prices.input_usd_per_mtok"),
     ],
 )
 def test_a_body_that_is_no_registration_names_the_field(fields: dict[str, Any], param: str | None) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read(DeviceRegistration, json.dumps(PHONE | fields).encode())
+        read_body(DeviceRegistration, json.dumps(PHONE | fields).encode())
     assert refused.value.param == param
     assert refused.value.message.startswith(next(iter(fields)))
     assert "passwd" not in refused.value.message
@@ -201,7 +202,7 @@ def test_configured_devices_report_too_and_clouds_do_not() -> None:
 @pytest.mark.parametrize("report", [{"battery": 1.5}, {"battery": "full"}, {"load": -1}, {"temperature_celsius": 900}])
 def test_a_report_that_cannot_be_is_refused(report: dict[str, Any]) -> None:
     with pytest.raises(DiscoError) as refused:
-        read(DeviceReport, json.dumps(report).encode())
+        read_body(DeviceReport, json.dumps(report).encode())
     assert isinstance(refused.value, InvalidRequest)
     assert refused.value.param == next(iter(report))
 

@@ -16,7 +16,8 @@ from serve_app.cli.configfile import load
 from serve_app.cli.engines import engine_problems
 from serve_app.engine_settings import EngineSettings, OpenAIHttpEngineSettings
 from serve_app.priors import SERVER, prior_profile
-from serve_app.settings import AppSettings, explain
+from serve_app.settings import AppSettings
+from serve_app.wording import explain
 
 SECRET = "sk-very-secret-key"
 

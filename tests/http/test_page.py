@@ -162,7 +162,7 @@ def test_a_changed_policy_holds_for_the_next_request() -> None:
     ("content", "named"),
     [
         (b"", "empty"),
-        (b"[]", "JSON object"),
+        (b"[]", 'JSON object with the request\'s fields, such as {"policy": {"budget": 0.3}}'),
         (b"{", "not valid JSON"),
         (b'{"policy": {"budget": "x"}}', "policy.budget"),
         (b'{"limits": {}}', "only regime"),
