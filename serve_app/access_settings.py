@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from serve_app.core.model import Pin
-from serve_app.fields import PRIVATE, Amount, Name, Settings, Whole
+from serve_app.fields import PRIVATE, SHA256, Amount, Name, Settings, Whole
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\-\[\]:]+")
 _KEY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}")
@@ -79,7 +79,7 @@ class KeySettings(KeyLimits):
     """One API key. ``sha256`` is all that is known of it: whoever reads the configuration cannot use it."""
 
     sha256: str = Field(
-        pattern=r"^[0-9a-f]{64}$",
+        pattern=SHA256,
         description="Of the key's text, in hex; see `disco key new`.",
         json_schema_extra=PRIVATE,
     )

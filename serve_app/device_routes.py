@@ -17,6 +17,7 @@ from serve_app.core.errors import AccessDenied
 from serve_app.core.model import EndpointId
 from serve_app.devices import DeviceRegistration, DeviceReport
 from serve_app.responses import Json
+from serve_app.routes import route
 
 Guard = Callable[[Request, Scope], Caller]
 ReadBody = Callable[[Request], Awaitable[bytes]]
@@ -84,8 +85,8 @@ class DeviceHandlers:
 def device_routes(devices: Devices, guard: Guard, body: ReadBody) -> list[Route]:
     handlers = DeviceHandlers(devices, guard, body)
     return [
-        Route("/disco/devices", handlers.listing, methods=["GET"]),
-        Route("/disco/devices", handlers.register, methods=["POST"]),
-        Route("/disco/devices/{name}", handlers.remove, methods=["DELETE"]),
-        Route("/disco/devices/{name}/report", handlers.report, methods=["POST"]),
+        route("/disco/devices", handlers.listing, ["GET"]),
+        route("/disco/devices", handlers.register, ["POST"]),
+        route("/disco/devices/{name}", handlers.remove, ["DELETE"]),
+        route("/disco/devices/{name}/report", handlers.report, ["POST"]),
     ]

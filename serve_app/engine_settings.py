@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, SecretStr, model_validator
 
-from serve_app.fields import PRIVATE, Amount, Name, Seconds, Settings, Share, Whole
+from serve_app.fields import PRIVATE, VARIABLE, Amount, Name, Seconds, Settings, Share, Whole
 from serve_app.server_url import ServerUrl
 
 _TYPE = "Chooses this engine."
@@ -144,7 +144,7 @@ class OpenAIHttpEngineSettings(_Engine):
     model: str = Field(min_length=1, description="The server's name for it.")
     api_key_env: str | None = Field(
         default=None,
-        pattern=r"^[A-Z_][A-Z0-9_]*$",
+        pattern=VARIABLE,
         description="Name of the environment variable that holds the key, where the replica runs.",
     )
     plaintext_key: bool = Field(default=False, description="The key may travel over http:// beyond this machine.")

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-#: Letters, digits, dots, dashes and underscores.
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+SHA256: Final = r"^[0-9a-f]{64}$"
+VARIABLE: Final = r"^[A-Z_][A-Z0-9_]*$"
+WEB_ADDRESS: Final = r"^https?://[^/\s]+(/\S*)?$"
+
+#: What a value must be that has to match one of them.
+PATTERNS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        NAME: "must be up to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit",
+        SHA256: "must be a SHA-256 in 64 hex digits, as `disco key new` makes it",
+        VARIABLE: "must be the name of an environment variable in capitals, never the key itself",
+        WEB_ADDRESS: "must be an address that begins with http:// or https://",
+    }
+)
 
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LABEL_NAME: Final = re.compile(rf"(?:[A-Za-z0-9.-]{{1,253}}/)?{_LABEL}")

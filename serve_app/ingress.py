@@ -25,9 +25,9 @@ from serve_app.auth import check_access, is_loopback
 from serve_app.body import read_object
 from serve_app.callers import EVERYBODY, Caller, Callers, callers_of
 from serve_app.client_headers import request_id, trace_carrier
-from serve_app.core.errors import AccessDenied, DiscoError, UnknownModel
+from serve_app.core.errors import AccessDenied, UnknownModel
 from serve_app.device_routes import Devices, device_routes
-from serve_app.errors_http import error_body, plain_error, status_of
+from serve_app.errors_http import plain_error, status_of
 from serve_app.gauges import watch_admission
 from serve_app.intake import read_whole
 from serve_app.live_policy import EXAMPLE, policy_of
@@ -36,6 +36,7 @@ from serve_app.openapi import document
 from serve_app.page import page_routes
 from serve_app.responses import Arrival, Desk, Generation, Json, outcome_code, refusal
 from serve_app.router_spans import ServerSpan
+from serve_app.routes import route
 from serve_app.schema import ParsedRequest, parse_chat, parse_completion
 from serve_app.settings import AppSettings, LiveSettings
 from serve_app.snapshot import Glance
@@ -106,20 +107,20 @@ def build_http_app(surface: Surface) -> Starlette:
         lifespan=_lifespan(surface),
         middleware=[_cors(origins)] if origins else [],
         routes=[
-            Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
-            Route("/v1/completions", handlers.completions, methods=["POST"]),
-            Route("/v1/models", handlers.models),
-            Route("/v1/models/{name:path}", handlers.model),
-            Route("/openapi.json", handlers.describe),
-            Route("/health", handlers.health),
-            Route("/ready", handlers.ready),
-            Route("/metrics", handlers.metrics),
-            Route("/disco/live", handlers.live),
-            Route("/disco/policy", handlers.policy, methods=["GET", "PATCH"]),
+            route("/v1/chat/completions", handlers.chat, ["POST"]),
+            route("/v1/completions", handlers.completions, ["POST"]),
+            route("/v1/models", handlers.models),
+            route("/v1/models/{name:path}", handlers.model),
+            route("/openapi.json", handlers.describe),
+            route("/health", handlers.health),
+            route("/ready", handlers.ready),
+            route("/metrics", handlers.metrics),
+            route("/disco/live", handlers.live),
+            route("/disco/policy", handlers.policy, ["GET", "PATCH"]),
             *_device_routes(surface),
             *(page_routes(surface.admit) if surface.app.access.page else ()),
         ],
-        exception_handlers={DiscoError: _refused, HTTPException: handlers.no_route, Exception: _failed},
+        exception_handlers={HTTPException: handlers.no_route},
     )
     # A redirect would be sent before the Host header it is made of was checked.
     app.router.redirect_slashes = False
@@ -259,10 +260,6 @@ async def _generate(surface: Surface, request: Request, kind: Literal["chat", "c
     return Generation(surface.desk, caller, parsed, envelope, patience, Arrival(arrival, span))
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    return refusal(error)
-
-
 def _no_route(error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
@@ -270,10 +267,6 @@ def _no_route(error: Exception) -> Response:
     else:
         message, code = "there is nothing at this path; the API is under /v1", "not_found"
     return Json(plain_error(message, "invalid_request_error", code), error.status_code, headers=error.headers)
-
-
-async def _failed(_: Request, error: Exception) -> Response:
-    return Json(error_body(error), 500)
 
 
 def _model(surface: Surface, name: str) -> dict[str, Any]:

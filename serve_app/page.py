@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serve_app.routes import route
+
 #: The page's source.
 WEB: Final = files("serve_app").joinpath("web")
 
@@ -59,7 +61,7 @@ class _File:
 def page_routes(admit: Callable[[Request], None]) -> list[Route]:
     """``/`` and ``/page/NAME``. ``admit`` raises AccessDenied where the page is not for this request."""
 
-    def route(name: str, file: _File) -> Route:
+    def shown(name: str, file: _File) -> Route:
         headers = _HEADERS | {"etag": file.tag}
 
         async def show(request: Request) -> Response:
@@ -68,9 +70,9 @@ def page_routes(admit: Callable[[Request], None]) -> list[Route]:
                 return Response(status_code=304, headers=headers)
             return Response(file.content, media_type=file.media, headers=headers)
 
-        return Route("/" if name == "index.html" else f"/page/{name}", show, include_in_schema=False)
+        return route("/" if name == "index.html" else f"/page/{name}", show, described=False)
 
-    return [route(name, file) for name, file in _read().items()]
+    return [shown(name, file) for name, file in _read().items()]
 
 
 def _read() -> dict[str, _File]:

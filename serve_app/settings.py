@@ -16,7 +16,7 @@ from serve_app.core.model import EndpointKind
 from serve_app.core.policies import PolicyName
 from serve_app.device_settings import DevicesSettings
 from serve_app.engine_settings import EngineSettings
-from serve_app.fields import Amount, Name, Rate, Seconds, Selector, Settings, Share, Whole
+from serve_app.fields import WEB_ADDRESS, Amount, Name, Rate, Seconds, Selector, Settings, Share, Whole
 
 # --- endpoints --------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class TelemetrySettings(Settings):
 
     otlp_endpoint: str | None = Field(
         default=None,
-        pattern=r"^https?://[^/\s]+(/\S*)?$",
+        pattern=WEB_ADDRESS,
         description="Where spans go, such as http://127.0.0.1:4318; null: nowhere.",
     )
     protocol: Literal["http", "grpc"] = Field(default="http", description="How they go there.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from serve_app.fields import NAME
+from serve_app.fields import PATTERNS
 
 #: Characters of a name in a message.
 _LONGEST_NAME: Final = 64
@@ -45,7 +45,6 @@ _EXPECTED: Final[Mapping[str, str]] = MappingProxyType(
         "invalid-json-value": "must be what JSON has: text, a number, true, false, null, a list or a mapping",
     }
 )
-_A_NAME: Final = "must be up to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit"
 
 
 def expected(item: Mapping[str, Any]) -> str | None:
@@ -53,8 +52,8 @@ def expected(item: Mapping[str, Any]) -> str | None:
     kind, limits = item["type"], item.get("ctx", {})
     if kind == "value_error":
         return str(item["msg"]).removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch" and limits["pattern"] == NAME:
-        return _A_NAME
+    if kind == "string_pattern_mismatch" and limits["pattern"] in PATTERNS:
+        return PATTERNS[limits["pattern"]]
     whole = {name: int(x) if isinstance(x, float) and x.is_integer() else x for name, x in limits.items()}
     words = _EXPECTED.get(kind)
     return None if words is None else words.format_map(whole)

@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "impossible budget": (
         lambda d: user(d)["policy"].update(budget=1.5),
         f"{USER}.policy.budget",
-        "less than or equal to 1",
+        "must be at most 1",
     ),
     "NaN rate": (
         lambda d: user(d)["reader"].update(consumption_rate=float("nan")),
@@ -234,6 +234,11 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "check the spelling",
     ),
     "a budget that is a word": (lambda d: user(d)["policy"].update(budget=True), f"{USER}.policy.budget", "number"),
+    "slots that are a flag": (
+        lambda d: application(d)["args"]["endpoints"]["cloud"].update(slots=True),
+        f"{ARGS}.endpoints.cloud.slots",
+        "must be a whole number",
+    ),
     "a device network with bits too many": (
         lambda d: application(d)["args"].update(devices={"allow": ["192.168.1.20/24"]}),
         f"{ARGS}.devices.allow.0",
@@ -262,7 +267,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "a key that is shown": (
         lambda d: application(d)["args"].update(access={"keys": {"alice": {"sha256": "canary"}}}),
         f"{ARGS}.access.keys.alice.sha256",
-        "pattern",
+        "must be a SHA-256 in 64 hex digits",
     ),
     "a key for an endpoint that is not there": (
         lambda d: application(d)["args"].update(
@@ -286,7 +291,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "port of any choice": (lambda d: d["http_options"].update(port=0), "http_options.port", "1 to 65535"),
     "port that is a word": (lambda d: d["http_options"].update(port="http"), "http_options.port", "integer"),
     "port that is a truth": (lambda d: d["http_options"].update(port=True), "http_options.port", "1 to 65535"),
-    "host that is a number": (lambda d: d["http_options"].update(host=127), "http_options.host", "valid string"),
+    "host that is a number": (lambda d: d["http_options"].update(host=127), "http_options.host", "must be a string"),
     "another root": (lambda d: d["http_options"].update(root_path="/x"), "http_options.root_path", "leave it out"),
     "another prefix": (lambda d: application(d).update(route_prefix="/x"), "applications.0.route_prefix", "must be /"),
     "routers by Serve's own setting": (
@@ -305,7 +310,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "a collector without an address": (
         lambda d: application(d)["args"].update(telemetry={"otlp_endpoint": "not a url"}),
         f"{ARGS}.telemetry.otlp_endpoint",
-        "pattern",
+        "begins with http:// or https://",
     ),
     "a contradiction inside an engine": (
         lambda d: cloud(d)["engine"]["engine"].update(output_tokens=[9, 3]),
@@ -316,7 +321,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "negative decode rate": (
         lambda d: cloud(d)["engine"]["engine"].update(decode_rate=-1),
         f"{ARGS}.endpoints.cloud.engine.engine.decode_rate",
-        "greater than 0",
+        "must be more than 0",
     ),
     "NaN budget": (lambda d: user(d)["policy"].update(budget=float("nan")), f"{USER}.policy.budget", "finite"),
     "device-only without a device": (

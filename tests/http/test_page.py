@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from serve_app.keys import new_key, sha256_of
 from serve_app.page import WEB
-from tests.http.fakes import FakeService, serving
+from tests.http.fakes import CANARY, FakeService, serving
 
 ALICE, SCRAPER, OPERATOR, STRANGER = (new_key() for _ in range(4))
 KEYS: dict[str, Any] = {
@@ -176,6 +179,33 @@ def test_a_policy_that_cannot_be_is_refused(content: bytes, named: str) -> None:
             assert named in response.json()["error"]["message"]
 
     asyncio.run(scenario())
+
+
+class Broken(FakeService):
+    def snapshot(self) -> dict[str, Any]:
+        raise ValueError(CANARY)
+
+    def retune(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        raise ValueError(str(changes))
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/disco/live"), ("PATCH", "/disco/policy")])
+def test_a_fault_of_the_router_is_logged_with_the_requests_id_and_without_its_text(
+    method: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(Broken()) as server:
+            content, headers = json.dumps({"policy": CANARY}), {"x-request-id": "r-9"}
+            response = await server.client.request(method, path, content=content, headers=headers)
+            assert response.status_code == 500
+            assert response.json()["error"]["code"] == "internal_error"
+            assert CANARY not in response.text
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(scenario())
+    (record,) = [record for record in caplog.records if record.name.startswith("serve_app")]
+    assert "request r-9: ValueError" in record.getMessage()
+    assert CANARY not in caplog.text
 
 
 def test_the_page_asks_for_nothing_from_elsewhere_and_has_nothing_inline() -> None:
