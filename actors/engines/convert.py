@@ -14,6 +14,7 @@ from actors.engines.folder_vocab import FolderVocabulary
 from actors.engines.gguf import facts_of, needed_bytes
 from actors.engines.model_folder import folder_of, read_folder
 from actors.engines.models import KNOWN, FetchError, cache_directory, fetch
+from serve_app.extras import installing
 
 Progress = Callable[[str], None]
 
@@ -48,9 +49,7 @@ def convert(source: str, target: Path | None, progress: Progress) -> Path:
         raise ConvertError(f"{target} exists; give a new folder, or remove it first")
     tools = _tools()
     path = _located(source, progress)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target: a rename is atomic only within one file system.
-    scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=target.parent))
+    scratch = _scratch(target)
     try:
         _write(path, scratch, tools, progress)
         progress("checking what was written")
@@ -61,10 +60,25 @@ def convert(source: str, target: Path | None, progress: Progress) -> Path:
         scratch.rename(target)
     except ValueError as error:
         raise ConvertError(f"{path.name}: {error}") from None
+    except OSError as error:
+        raise _unwritable(target, error) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     progress(f"{target} is ready")
     return target
+
+
+def _scratch(target: Path) -> Path:
+    """Beside the target: a rename is atomic only within one file system."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".convert-", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _unwritable(target: Path, error: OSError) -> ConvertError:
+    return ConvertError(f"{target} cannot be written ({error.strerror}); give another folder")
 
 
 def _located(source: str, progress: Progress) -> Path:
@@ -153,9 +167,7 @@ def _tools() -> _Tools:
         import torch
         import transformers
     except ImportError as error:
-        raise ConvertError(
-            f"{error.name} is not installed; install the extra: pip install 'disco-serve[convert]'"
-        ) from None
+        raise ConvertError(f"{error.name} is not installed; run: {installing('convert')}") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     blocks = {int(kind): sizes for kind, sizes in gguf.constants.GGML_QUANT_SIZES.items()}

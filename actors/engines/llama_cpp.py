@@ -22,6 +22,7 @@ from actors.engines.prompt_ids import leg_input
 from serve_app.core.errors import EndpointUnavailable
 from serve_app.core.model import FinishReason, GenerationRequest, Receipt, StreamItem, TokenChunk
 from serve_app.engine_settings import LlamaCppEngineSettings
+from serve_app.extras import installing
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +175,7 @@ def _runtime() -> Any:
         import llama_cpp
         from llama_cpp import _ggml
     except ImportError as error:
-        raise EndpointUnavailable(
-            "llama-cpp-python is not installed; install the extra: pip install 'disco-serve[llama]'"
-        ) from error
+        raise EndpointUnavailable(f"llama-cpp-python is not installed; run: {installing('llama')}") from error
     llama_cpp.llama_log_set(_silence(llama_cpp), ctypes.c_void_p(0))
     load_backends(_ggml.libggml, Path(llama_cpp.__file__).parent / "lib")
     llama_cpp.llama_backend_init()

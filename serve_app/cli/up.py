@@ -54,12 +54,15 @@ def up(configuration: Configuration, console: Console, *, supervised: bool = Fal
     """
     port = check_port(configuration.host, configuration.port)
     if not port.ok:
-        console.print(f"[red]{escape(port.name)}[/]: {escape(port.detail)}\n  remedy: {escape(port.remedy)}")
+        message = f"[red]{escape(port.name)}[/]: {escape(port.detail)}\n  remedy: {escape(port.remedy)}"
+        console.print(message, highlight=False, soft_wrap=True)
         return UNFIT
     if missing := missing_packages(configuration.app):
         for package in missing:
             console.print(
-                f"[red]the {package.engine} engine needs {package.name}[/]\n  remedy: {escape(package.remedy)}"
+                f"[red]the {package.engine} engine needs {package.name}[/]\n  remedy: {escape(package.remedy)}",
+                highlight=False,
+                soft_wrap=True,
             )
         return UNFIT
     try:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from serve_app.extras import installing
 from serve_app.sim.charts import Chart
 from serve_app.sim.tables import BadInput
 
@@ -18,7 +19,7 @@ class PlotsMissing(RuntimeError):
 def require() -> None:
     """Raises ``PlotsMissing`` if nothing can be drawn."""
     if find_spec("matplotlib") is None:
-        raise PlotsMissing("--plots needs matplotlib, which is not installed; run: pip install 'disco-serve[sim]'")
+        raise PlotsMissing(f"--plots needs matplotlib, which is not installed; run: {installing('sim')}")
 
 
 def draw(charts: Sequence[Chart], folder: Path) -> list[Path]:

@@ -27,6 +27,7 @@ from serve_app.cli.launch import LaunchFailed, prepare, ray_cpus
 from serve_app.cli.ready import Readiness
 from serve_app.cli.signals import Stopped
 from serve_app.cli.up import GRACE, POLL, START_LIMIT, announce, curl, disco, up, wait_until_ready
+from serve_app.extras import installing
 from serve_app.settings import AppSettings
 
 URL = "http://127.0.0.1:8000"
@@ -290,7 +291,7 @@ def test_an_engine_whose_package_is_not_there_starts_nothing(
     console, out = page()
     assert up(replace(configuration, app=app), console) == UNFIT
     assert steps == []
-    assert "the vllm engine needs vllm\n  remedy: pip install 'disco-serve[vllm]'" in out.getvalue()
+    assert f"the vllm engine needs vllm\n  remedy: {installing('vllm')}" in out.getvalue()
 
 
 def test_a_model_that_cannot_be_fetched_starts_nothing(
@@ -347,6 +348,7 @@ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
     os.environ.pop(name, None)
 os.environ.update({given!r})
 from serve_app.cli.launch import prepare
+from serve_app.extras import installing
 prepare()
 print(*[os.environ.get(name, "none") for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")])
 """

@@ -18,6 +18,7 @@ from actors.engines.convert import ConvertError, convert
 from actors.engines.model_folder import ModelFolder
 from serve_app.cli.exits import FAILED
 from serve_app.cli.main import app
+from serve_app.extras import installing
 from tests.support.gguf import ARCHITECTURE, context, text
 
 #: Of ggml's type 2: 32 values in 18 bytes.
@@ -154,6 +155,8 @@ def test_a_folder_that_comes_out_unsound_is_not_kept(
 def test_places_are_checked_before_any_work(transformers: FakeTransformers, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     assert "there exists; give a new folder" in refused(gguf(tmp_path / "m.gguf"), tmp_path / "there")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(gguf(tmp_path / "m.gguf"), tmp_path / "file" / "new")
     assert "say where the folder shall be" in refused(tmp_path / "m.gguf", None)
     assert "no file or folder" in refused(tmp_path / "nowhere", tmp_path / "a")
 
@@ -166,7 +169,7 @@ def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeyp
     for name in ("HF_HUB_OFFLINE", "TQDM_DISABLE"):
         monkeypatch.setenv(name, "1")
     told = refused(tmp_path, tmp_path / "a")
-    assert told == f"{package} is not installed; install the extra: pip install 'disco-serve[convert]'"
+    assert told == f"{package} is not installed; run: {installing('convert')}"
 
 
 @pytest.mark.parametrize(("failing", "code"), [(False, 0), (True, FAILED)])
