@@ -98,7 +98,7 @@ def plan(wish: Wish) -> Workload:
             raise BadInput(f"{option}: must be a positive number of seconds")
     rng = np.random.default_rng(wish.seed)
     at, own, source = _arrivals(wish, rng)
-    lengths = own or shipped.prompts(wish.lengths)
+    lengths = own or shipped.prompts(wish.lengths, "--lengths")
     if wish.duration is not None:
         at = at[at <= wish.duration]
     rows = np.arange(at.size) % lengths.prompt_tokens.size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,8 +65,6 @@ class Asker:
     @staticmethod
     async def connect(options: ChatOptions) -> Asker:
         """Raises ``BadArgument``, or ``CallFailed`` where nobody listens or nothing is served."""
-        if options.rate is not None and not math.isfinite(options.rate):
-            raise BadArgument("--rate: must be a finite number of tokens per second")
         server = named_server(options.url, options.key, options.key_env, "--url")
         session = open_session(server)
         try:

@@ -24,6 +24,7 @@ from serve_app.bench.workload import Wish, Workload, plan
 from serve_app.cli.bench_view import results
 from serve_app.cli.complaints import BadArgument, complain, named_server
 from serve_app.cli.exits import FAILED, INTERRUPTED, OK, UNFIT
+from serve_app.cli.outputs import require_file, require_folder
 from serve_app.client.errors import CallFailed
 from serve_app.sim import plots
 from serve_app.sim.tables import BadInput
@@ -63,8 +64,7 @@ def bench(options: BenchOptions, console: Console) -> int:
     """Print what was measured, also what was until Ctrl-C; the exit code."""
     tallies: list[Tally] = []
     try:
-        if options.plots is not None:
-            plots.require()
+        _check_outputs(options)
         workload = plan(options.wish)
         with _rows(options.rows) as write:
             try:
@@ -83,6 +83,17 @@ def bench(options: BenchOptions, console: Console) -> int:
         Console(stderr=True).print(Text(str(missing), "red"), soft_wrap=True)
         return UNFIT
     return code
+
+
+def _check_outputs(options: BenchOptions) -> None:
+    """Before anything is asked. Raises ``BadInput`` and ``PlotsMissing``."""
+    if options.json_file not in (None, "-"):
+        require_file("--json", Path(str(options.json_file)))
+    if options.rows is not None:
+        require_file("--rows", options.rows)
+    if options.plots is not None:
+        plots.require()
+        require_folder("--plots", options.plots)
 
 
 async def _run(

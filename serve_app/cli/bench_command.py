@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from serve_app.cli.options import finite
+
 
 def bench(
     urls: Annotated[
@@ -22,21 +24,29 @@ def bench(
     ] = None,
     arrivals: Annotated[str, typer.Option(help="poisson, azure, or a CSV with arrival_s.")] = "poisson",
     gap: Annotated[
-        float | None, typer.Option(help="Mean seconds between requests; 1, or a CSV's own if not given.")
+        float | None,
+        typer.Option(callback=finite, help="Mean seconds between requests; 1, or a CSV's own if not given."),
     ] = None,
     requests: Annotated[int, typer.Option(help="How many, to each server.")] = 100,
-    duration: Annotated[float | None, typer.Option(help="Seconds after which nothing more is sent.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(callback=finite, help="Seconds after which nothing more is sent.")
+    ] = None,
     lengths: Annotated[
         str, typer.Option(help="alpaca, sharegpt, or a CSV with prompt_tokens, output_tokens.")
     ] = "alpaca",
     prompt: Annotated[str | None, typer.Option(help="One question for all, instead of made ones.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
     rate: Annotated[
-        float | None, typer.Option(min=0.5, max=200, help="Tokens per second that the reader reads; 4.8 for QoE.")
+        float | None,
+        typer.Option(callback=finite, min=0.5, max=200, help="Tokens per second that the reader reads; 4.8 for QoE."),
     ] = None,
-    expected_ttft: Annotated[float, typer.Option(min=0, help="Seconds that the reader waits gladly, for QoE.")] = 1.0,
+    expected_ttft: Annotated[
+        float, typer.Option(callback=finite, min=0, help="Seconds that the reader waits gladly, for QoE.")
+    ] = 1.0,
     inflight: Annotated[int, typer.Option(min=1, max=20_000, help="Requests under way at once, per server.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds from when a request is due.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(callback=finite, min=0.1, help="Seconds from when a request is due.")
+    ] = 120.0,
     warm_up: Annotated[bool, typer.Option(help="Ask each server for one token first, which does not count.")] = True,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     json: Annotated[

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from serve_app.cli.exits import BAD_INPUT
-from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption
+from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption, finite
 
 
 def chat(
@@ -20,12 +20,13 @@ def chat(
     model: Annotated[str | None, typer.Option(help="A served name; the first one if not given.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0.3 at a DiSCo-Serve if not given, else the server's own.")
+        float | None,
+        typer.Option(callback=finite, min=0, max=2, help="0.3 at a DiSCo-Serve if not given, else the server's own."),
     ] = None,
     pin: Annotated[
         Literal["device_only", "cloud_only"] | None, typer.Option(help="Never leave endpoints of this kind.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Tokens per second that you read.")] = None,
+    rate: Annotated[float | None, typer.Option(callback=finite, help="Tokens per second that you read.")] = None,
     delivery: Annotated[
         Literal["eager", "paced"] | None, typer.Option(help="Tokens at once, or at your speed.")
     ] = None,
@@ -45,6 +46,9 @@ def chat(
         if not prompt:
             typer.echo("PROMPT: standard input is empty; give a question", err=True)
             raise typer.Exit(BAD_INPUT)
+    if prompt is not None and not prompt.strip():
+        typer.echo("PROMPT: is empty; give a question, or none to converse", err=True)
+        raise typer.Exit(BAD_INPUT)
     if prompt is None and json:
         typer.echo("--json: needs a question; a conversation is for people", err=True)
         raise typer.Exit(BAD_INPUT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.console import Console
 from rich.text import Text
 
@@ -15,18 +17,26 @@ class BadArgument(ValueError):
     """The message names the option and the remedy."""
 
 
-def complain(failure: CallFailed | BadArgument) -> int:
+#: What to do where a key is missing or unknown.
+_NAME_A_KEY: Final = "name the variable that holds a key with --key-env"
+
+
+def complain(failure: CallFailed | BadArgument, name_a_key: str = _NAME_A_KEY) -> int:
+    """``name_a_key``: the remedy where a key is missing or unknown."""
     if isinstance(failure, BadArgument):
         return _say(str(failure), BAD_INPUT)
-    return _say(failure.message + _remedy(failure), EXIT_OF[failure.cause])
+    return _say(failure.message + _remedy(failure, name_a_key), EXIT_OF[failure.cause])
 
 
 def warn(message: str) -> None:
     Console(stderr=True).print(Text(printable(message), "yellow"), soft_wrap=True)
 
 
-def named_server(url: str, key: str | None, key_env: str | None, option: str) -> Server:
-    """``key_env``: the variable that holds the key. ``option``: what the URL is called. Raises ``BadArgument``."""
+def named_server(url: str, key: str | None, key_env: str | None, option: str, key_option: str = "--key") -> Server:
+    """``key_env``: the variable that holds the key. ``option``, ``key_option``: what the URL and the key are called.
+
+    Raises ``BadArgument``.
+    """
     try:
         server = server_at(url)
     except ValueError as error:
@@ -34,7 +44,7 @@ def named_server(url: str, key: str | None, key_env: str | None, option: str) ->
     try:
         server = server.with_key(key if key_env is None else key_in(key_env))
     except ValueError as error:
-        raise BadArgument(f"{'--key' if key_env is None else '--key-env'}: {error}") from None
+        raise BadArgument(f"{key_option if key_env is None else '--key-env'}: {error}") from None
     if server.exposes_key:
         warn(f"the key travels to {server.host} in clear; use https:// where others share the network")
     return server
@@ -45,9 +55,9 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def _remedy(failure: CallFailed) -> str:
+def _remedy(failure: CallFailed, name_a_key: str) -> str:
     if failure.cause is Cause.UNREACHABLE:
         return "; start the service with `disco up`, or say with --url where it is"
     if failure.status == 401:
-        return "; name the variable that holds a key with --key-env"
+        return f"; {name_a_key}"
     return ""

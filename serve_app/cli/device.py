@@ -17,11 +17,11 @@ from rich.text import Text
 
 from serve_app.cli.complaints import BadArgument, complain, warn
 from serve_app.cli.device_state import device_state
-from serve_app.cli.exits import OK
+from serve_app.cli.exits import INTERRUPTED, OK
 from serve_app.cli.live_text import printable
 from serve_app.client.calls import call, json_of
 from serve_app.client.errors import CallFailed, Cause
-from serve_app.client.server import Server, key_in, open_session
+from serve_app.client.server import Server, key_in, open_session, server_at
 
 T = TypeVar("T")
 
@@ -31,14 +31,14 @@ _CREATED, _NOTHING = 201, 204
 _PATIENCE: Final = 5.0
 
 
-def run(action: Coroutine[Any, Any, None]) -> int:
-    """The exit code; complaints go to stderr. Ctrl-C is how one leaves."""
+def run(action: Coroutine[Any, Any, None], interrupted: int = INTERRUPTED, name_a_key: str | None = None) -> int:
+    """The exit code; complaints go to stderr. ``interrupted``: the code of Ctrl-C. ``name_a_key``: as ``complain``."""
     try:
         asyncio.run(action)
     except KeyboardInterrupt:
-        return OK
+        return interrupted
     except (CallFailed, BadArgument) as failure:
-        return complain(failure)
+        return complain(failure) if name_a_key is None else complain(failure, name_a_key)
     return OK
 
 
@@ -92,6 +92,9 @@ async def show(server: Server, console: Console, *, as_json: bool) -> None:
     if as_json:
         console.out(json.dumps(devices, indent=1), highlight=False)
         return
+    if not devices:
+        console.print("no device has joined; `disco device add` registers one", highlight=False, soft_wrap=True)
+        return
     table = Table("device", "state", "owners", "address", "says")
     for device in devices:
         said = device["report"] or {}
@@ -108,13 +111,19 @@ async def report(
     state: Callable[[], dict[str, Any]] = device_state,
 ) -> None:
     """``every``: seconds between two heartbeats; None: one, and its failure is the command's. ``local``: the root URL
-    of the device's own server, which may say how busy it is."""
+    of the device's own server, which says how busy it is; that it does not is told once."""
+    mute = False
     async with open_session(server) as session:
         while True:
             began = time.monotonic()
             said = await asyncio.to_thread(state)
-            if local is not None and (load := await busy(local)) is not None:
-                said["load"] = load
+            if local is not None:
+                try:
+                    said["load"], mute = await busy(local), False
+                except CallFailed as failure:
+                    if not mute:
+                        warn(f"--server: {failure.message}; the load is left out until it says")
+                    mute = True
             try:
                 url = f"{server.root}/disco/devices/{quote(name, '')}/report"
                 async with call(session, "POST", url, said, (_NOTHING,)):
@@ -129,18 +138,20 @@ async def report(
             await asyncio.sleep(max(0.0, every - (time.monotonic() - began)))
 
 
-async def busy(local: str) -> int | None:
-    """Answers under way at a llama-server, by its /slots; None where it does not say."""
+def local_server(url: str) -> str:
+    """Its root. Raises ``BadArgument``."""
     try:
-        # A session of its own: the device's token is not the local server's business.
-        async with (
-            asyncio.timeout(_PATIENCE),
-            aiohttp.ClientSession() as session,
-            session.get(f"{local.rstrip('/')}/slots") as response,
-        ):
-            slots = json_of(await response.read()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError):
-        return None
+        return server_at(url).root
+    except ValueError as error:
+        raise BadArgument(f"--server: {error}") from None
+
+
+async def busy(local: str) -> int:
+    """Answers under way at a llama-server, by its /slots. Raises ``CallFailed`` where it does not say."""
+    url = f"{local}/slots"
+    # A session of its own: the device's token is not the local server's business.
+    async with aiohttp.ClientSession() as session, call(session, "GET", url, total=_PATIENCE) as response:
+        slots = json_of(await response.read())
     if not isinstance(slots, list):
-        return None
+        raise CallFailed(f"{url} says something else than a llama-server", Cause.FAILED)
     return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))

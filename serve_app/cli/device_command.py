@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from serve_app.cli.options import KeyEnvOption, UrlOption
+from serve_app.cli.options import KeyEnvOption, UrlOption, finite
 from serve_app.client.server import Server
 
 device = typer.Typer(help="Devices that join a running service.", no_args_is_help=True)
 
 _HOME = "http://127.0.0.1:8000"
+_IF_UNKNOWN = "give what `disco device add` printed with --token, or in DISCO_DEVICE_TOKEN"
 
 OperatorKey = Annotated[
     str | None,
@@ -39,7 +40,7 @@ def add(
     prior: Annotated[str | None, typer.Option(help="A shipped profile to believe in at first.")] = None,
     profile: Annotated[Path | None, typer.Option(help="The same, as `disco profile` wrote it.")] = None,
     billion: Annotated[
-        float | None, typer.Option(min=0, help="Parameters of its model, for its energy's price.")
+        float | None, typer.Option(callback=finite, min=0, help="Parameters of its model, for its energy's price.")
     ] = None,
     its_key_env: Annotated[
         str | None, typer.Option(help="Name of the environment variable with its server's own key.", metavar="NAME")
@@ -96,21 +97,31 @@ def report(
     name: NameArgument,
     url: UrlOption = _HOME,
     token: Token = None,
-    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two heartbeats.")] = 10.0,
+    every: Annotated[
+        float, typer.Option(callback=finite, min=0.5, max=3600, help="Seconds between two heartbeats.")
+    ] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="One heartbeat, and leave.")] = False,
     server: Annotated[str | None, typer.Option(help="The device's own llama-server, to tell its load.")] = None,
 ) -> None:
     """Tell a service, from the device, its battery, plug and temperature, until Ctrl-C."""
+    from serve_app.cli.complaints import BadArgument, complain
+    from serve_app.cli.device import local_server, run
     from serve_app.cli.device import report as tell
-    from serve_app.cli.device import run
+    from serve_app.cli.exits import INTERRUPTED, OK
 
-    raise typer.Exit(run(tell(_server(url, token, None), name, None if once else every, server)))
+    try:
+        local = None if server is None else local_server(server)
+    except BadArgument as error:
+        raise typer.Exit(complain(error)) from None
+    telling = tell(_server(url, token, None, "--token"), name, None if once else every, local)
+    # Ctrl-C is how one leaves what goes on for ever.
+    raise typer.Exit(run(telling, INTERRUPTED if once else OK, _IF_UNKNOWN))
 
 
-def _server(url: str, key: str | None, key_env: str | None) -> Server:
+def _server(url: str, key: str | None, key_env: str | None, key_option: str = "--key") -> Server:
     from serve_app.cli.complaints import BadArgument, complain, named_server
 
     try:
-        return named_server(url, key, key_env, "--url")
+        return named_server(url, key, key_env, "--url", key_option)
     except BadArgument as error:
         raise typer.Exit(complain(error)) from None

@@ -21,6 +21,7 @@ from serve_app.cli.convert import convert
 from serve_app.cli.device_command import device
 from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
+from serve_app.cli.options import finite
 from serve_app.cli.profile import profile
 from serve_app.cli.supervisor import supervise
 from serve_app.cli.top_command import top
@@ -93,7 +94,7 @@ def simulate(
         str, typer.Option(help="alpaca, sharegpt, or a CSV with prompt_tokens, output_tokens.")
     ] = "alpaca",
     budget: Annotated[
-        Optional[list[float]], typer.Option(help="b, the share of prompt tokens; may be repeated.")  # noqa: UP045
+        Optional[list[float]], typer.Option(callback=finite, help="b, the share of prompt tokens; may be repeated.")  # noqa: UP045
     ] = None,
     regime: Annotated[
         Optional[list[str]], typer.Option(help="device-constrained or server-constrained; both if not given.")  # noqa: UP045
@@ -101,7 +102,7 @@ def simulate(
     arrivals: Annotated[
         Optional[str], typer.Option(help="poisson, azure, or a CSV with arrival_s: queue at the device.")  # noqa: UP045
     ] = None,
-    gap: Annotated[Optional[float], typer.Option(help="Mean seconds between arrivals.")] = None,  # noqa: UP045
+    gap: Annotated[Optional[float], typer.Option(callback=finite, help="Mean seconds between arrivals.")] = None,  # noqa: UP045
     requests: Annotated[int, typer.Option(min=1, max=100_000_000, help="Requests per policy.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="Replay up to 2000 by the production code too.")] = False,

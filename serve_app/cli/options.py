@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
+
+def finite(value: float | Sequence[float] | None) -> float | Sequence[float] | None:
+    """Callback of every option that takes a number: a range has no opinion on nan, and none without an end on inf."""
+    numbers = () if value is None else (value,) if isinstance(value, float) else value
+    if not all(map(math.isfinite, numbers)):
+        raise typer.BadParameter("must be a finite number")
+    return value
+
 
 UrlOption = Annotated[str, typer.Option(help="Where the server is.")]
 KeyOption = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from serve_app.cli.energy_meter import EnergyMeter, NoEnergyCounters
 from serve_app.cli.engines import bare, describe_engine, missing_packages
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNFIT, UNREACHABLE
 from serve_app.cli.measure import STREAMS, Measured, NotMeasurable, measure
+from serve_app.cli.outputs import require_file
 from serve_app.core.errors import DiscoError, EndpointUnavailable
 from serve_app.engine_settings import (
     EngineSettings,
@@ -36,6 +36,7 @@ from serve_app.engine_settings import (
     VllmEngineSettings,
 )
 from serve_app.settings import EndpointSettings
+from serve_app.sim.tables import BadInput
 
 #: Seconds between two looks at an engine that starts, and how long a server may keep one waiting after that.
 _POLL: Final = 0.25
@@ -108,8 +109,10 @@ def _check_output(path: Path) -> None:
             ProfileFile.read(path)
         except ValueError:
             raise _Refused(f"--output: {path} is there and is no profile; give another path", BAD_INPUT) from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise _Refused(f"--output: {path} cannot be written; give another path", BAD_INPUT)
+    try:
+        require_file("--output", path)
+    except BadInput as error:
+        raise _Refused(str(error), BAD_INPUT) from None
 
 
 def _meter(endpoint: EndpointSettings) -> tuple[EnergyMeter | None, str]:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from serve_app.cli import simulate_view as view
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNFIT
+from serve_app.cli.outputs import require_file, require_folder
 from serve_app.core.cost import Regime
 from serve_app.sim import charts, plots, shipped
 from serve_app.sim.ablation import Saving, Scope, ablate
@@ -68,8 +69,6 @@ class SimulateOptions:
 def simulate(options: SimulateOptions, console: Console) -> int:
     """Print what came of it; the exit code."""
     try:
-        if options.plots is not None:
-            plots.require()
         _check(options)
         return _suite(options, console) if options.suite else _study(options, console)
     except BadInput as error:
@@ -93,6 +92,11 @@ def _check(options: SimulateOptions) -> None:
         raise BadInput(f"--suite: must be one of {', '.join(SUITES)}")
     if options.gap is not None and not 0 < options.gap < math.inf:
         raise BadInput("--gap: must be a positive number of seconds")
+    if options.json_file is not None:
+        require_file("--json", options.json_file)
+    if options.plots is not None:
+        plots.require()
+        require_folder("--plots", options.plots)
 
 
 # --- one service, one device ----------------------------------------------------------------------------------------

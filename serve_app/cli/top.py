@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from serve_app.cli.complaints import BadArgument, complain, named_server
-from serve_app.cli.exits import OK
+from serve_app.cli.exits import INTERRUPTED, OK
 from serve_app.cli.live_text import printable
 from serve_app.cli.overview import Overview, look
 from serve_app.cli.top_view import render
@@ -38,23 +38,24 @@ class TopOptions:
 
 
 def top(options: TopOptions, console: Console) -> int:
-    """Until Ctrl-C, which is how one leaves; the exit code."""
+    """Until Ctrl-C, which is how one leaves what is shown again and again; the exit code."""
+    once = options.once or options.as_json or not console.is_terminal
     try:
         server = named_server(options.url, options.key, options.key_env, "--url")
-        asyncio.run(_show(options, server, console))
+        asyncio.run(_show(options, server, console, once=once))
     except KeyboardInterrupt:
-        return OK
+        return INTERRUPTED if once else OK
     except (CallFailed, BadArgument) as failure:
         return complain(failure)
     return OK
 
 
-async def _show(options: TopOptions, server: Server, console: Console) -> None:
+async def _show(options: TopOptions, server: Server, console: Console, *, once: bool) -> None:
     async with open_session(server) as session:
         now = await look(session, server)
         if options.as_json:
             console.out(json.dumps(asdict(now), indent=1), highlight=False)
-        elif options.once or not console.is_terminal:
+        elif once:
             console.print(render(now, _LISTED))
         else:
             await _watch(options, session, server, now, console)

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption
+from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption, finite
 
 
 def top(
     url: UrlOption = "http://127.0.0.1:8000",
     key: KeyOption = None,
     key_env: KeyEnvOption = None,
-    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(callback=finite, min=0.2, max=3600, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Look once, as a JSON object.")] = False,
 ) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from serve_app.cli.live_text import printable
 from serve_app.cli.overview import EndpointNow, Overview, StreamNow
 from serve_app.core.breaker import BreakerState
+from serve_app.core.policies import PolicyName
 
 _UNKNOWN: Final = "–"
 #: Characters that a name or a state gets at least, so that the table can be read on 80 columns.
@@ -47,9 +48,7 @@ def _lines(now: Overview) -> Iterator[tuple[str, str]]:
     if now.policy is not None:
         yield "policy", now.policy
     if now.spent_share is not None:
-        allowed = "" if now.budget is None else f" of at most {now.budget:.1%}"
-        side = f" on the {now.constrained}" if now.constrained else ""
-        yield "budget", f"{now.spent_share:.1%}{allowed} of all prompt tokens{side}"
+        yield "budget", _budget(now, now.spent_share)
     if now.cost_usd is not None:
         yield "cost", f"{now.cost_usd:.4g} USD" + (", notional: nobody is billed" if now.notional else "")
     if now.compared_usd is not None and now.cloud_only_usd and now.device_only_usd:
@@ -60,6 +59,16 @@ def _lines(now: Overview) -> Iterator[tuple[str, str]]:
         )
     if now.replicas is not None and now.replicas > 1:
         yield "router", f"one of {now.replicas}; the others count by themselves"
+
+
+def _budget(now: Overview, spent: float) -> str:
+    side = f"the {now.constrained}" if now.constrained else "the constrained side"
+    tokens = "all tokens" if now.policy == PolicyName.JOINT else "all prompt tokens"
+    text = f"{side} has processed {spent:.1%} of {tokens} so far"
+    if now.budget is None:
+        return text
+    over = "; what is too much, later requests make up for" if spent > now.budget else ""
+    return f"{text}; {now.budget:.1%} is allowed{over}"
 
 
 def _saved(spent: float, alone: float) -> str:

@@ -80,8 +80,8 @@ def paper_device(name: str, overhead: float) -> Device:
     return replace(chosen, intercept=overhead + 1 / chosen.decode_rate)
 
 
-def prompts(name: str) -> LengthTrace:
-    """As ``service``. Prompts and answers of a profile are drawn independently of each other."""
+def prompts(name: str, option: str = "--prompts") -> LengthTrace:
+    """As ``service``; ``option`` is blamed. Prompts and answers of a profile are drawn independently of each other."""
     document = _read()
     if name in document["prompts"]:
         entry = document["prompts"][name]
@@ -92,7 +92,7 @@ def prompts(name: str) -> LengthTrace:
             for field in ("prompt_tokens", "output_tokens")
         ]
         return LengthTrace(name, lengths[0], lengths[1][order], entry["source"])
-    return own_lengths(_path(name, "--prompts", prompt_names()))
+    return own_lengths(_path(name, option, prompt_names()))
 
 
 def arrivals(name: str) -> ArrivalTrace:

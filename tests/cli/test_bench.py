@@ -172,7 +172,10 @@ def test_the_newer_name_of_the_limit_is_found_by_the_warm_up() -> None:
         (("http://127.0.0.1:9", "--arrivals", "x"), BAD_INPUT, "--arrivals"),
         (("http://a", "http://b", "http://c", "--model", "x", "--model", "y"), BAD_INPUT, "--model: give it once"),
         (("http://127.0.0.1:9", "--key-env", "NO_SUCH_KEY"), BAD_INPUT, "NO_SUCH_KEY is not set"),
-        (("http://127.0.0.1:9", "--rows", "/no/such/folder/x.csv"), BAD_INPUT, "--rows"),
+        (("http://127.0.0.1:9", "--lengths", "x"), BAD_INPUT, "--lengths: no profile and no file"),
+        (("http://127.0.0.1:9", "--rows", "/no/such/folder/x.csv"), BAD_INPUT, "--rows: "),
+        (("http://127.0.0.1:9", "--json", "/no/such/folder/x.json"), BAD_INPUT, "--json: "),
+        (("http://127.0.0.1:9", "--plots", f"{__file__}/plots"), BAD_INPUT, "--plots: "),
     ],
 )
 def test_what_cannot_be_measured(arguments: tuple[str, ...], code: int, words: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from serve_app.cli.asking import ChatOptions
 from serve_app.cli.chat import chat
@@ -19,6 +20,7 @@ from serve_app.cli.complaints import named_server
 from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.live_text import PALETTE
+from serve_app.cli.main import app
 from serve_app.client import resume
 from tests.cli.scripted_server import FOREIGN, Answer, chunk, end, event, refuse, scripted_server, stream
 
@@ -278,9 +280,10 @@ def test_what_is_no_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "--url: must be like http://127.0.0.1:8000\n"
 
 
-def test_what_is_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert chat(replace(PLAIN, rate=float("nan")), page()[0]) == BAD_INPUT
-    assert capsys.readouterr().err.startswith("--rate: ")
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_a_question_of_nothing_is_none(prompt: str) -> None:
+    result = CliRunner().invoke(app, ["chat", prompt, "--url", "http://127.0.0.1:9"])
+    assert (result.exit_code, result.stderr) == (BAD_INPUT, "PROMPT: is empty; give a question, or none to converse\n")
 
 
 @pytest.mark.usefixtures("listens_to_ctrl_c")

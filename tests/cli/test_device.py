@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from serve_app.cli import device as device_module
 from serve_app.cli.device_state import battery_of, device_state, processor_heat, termux_state
-from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNREACHABLE
+from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.main import app
 from serve_app.devices import DeviceRegistration, DeviceReport
 from tests.support.answering import answering
@@ -133,8 +133,60 @@ def test_a_heartbeat_says_what_the_device_knows_and_how_busy_its_server_is() -> 
 
 def test_a_server_that_does_not_say_leaves_the_load_out() -> None:
     with service({("POST", "/disco/devices/phone/report"): (204, None)}) as (url, asked):
-        assert run(url, "report", "phone", "--once", "--server", url).exit_code == OK
+        result = run(url, "report", "phone", "--once", "--server", url)
+    assert result.exit_code == OK
+    assert "--server: HTTP 404" in result.output
     assert "load" not in asked[-1][3]
+
+
+def test_a_server_that_stays_mute_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+
+    async def turn(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_module.asyncio, "sleep", turn)
+    with service({("POST", "/disco/devices/phone/report"): (204, None)}) as (url, asked):
+        result = run(url, "report", "phone", "--every", "1", "--server", "http://127.0.0.1:9/v1")
+    assert (result.exit_code, len(asked)) == (OK, 3)
+    assert result.output.count("--server: no service answers at http://127.0.0.1:9/slots") == 1
+
+
+def test_what_cannot_be_the_devices_own_server_is_told_before_anything_is_sent() -> None:
+    with service({}) as (url, asked):
+        result = run(url, "report", "phone", "--server", "127.0.0.1:8080")
+    assert (result.exit_code, asked) == (BAD_INPUT, [])
+    assert "--server: must be like http" in result.output
+
+
+@pytest.mark.parametrize(
+    ("token", "words"), [("sk-unknown", "with --token, or in DISCO_DEVICE_TOKEN"), ("a b", "--token: no API key has")]
+)
+def test_a_wrong_token_has_the_remedy_of_a_device(token: str, words: str) -> None:
+    unknown = {"error": {"message": "this API key is not known here"}}
+    with service({("POST", "/disco/devices/phone/report"): (401, unknown)}) as (url, _):
+        result = run(url, "report", "phone", "--once", "--token", token)
+    assert result.exit_code == BAD_INPUT
+    assert words in " ".join(result.output.split())
+    assert token not in result.output
+    assert "--key" not in result.output
+
+
+def test_where_no_device_has_joined_it_says_how_one_does() -> None:
+    with service({("GET", "/disco/devices"): (200, {"devices": []})}) as (url, _):
+        assert run(url, "list").output == "no device has joined; `disco device add` registers one\n"
+        assert json.loads(run(url, "list", "--json").output) == []
+
+
+@pytest.mark.parametrize("command", [["list"], ["remove", "phone"], ["report", "phone", "--once"]])
+def test_a_call_that_is_broken_off_is_no_success(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_module, "open_session", interrupted)
+    assert run("http://127.0.0.1:9", *command).exit_code == INTERRUPTED
 
 
 def test_once_or_for_ever_a_refusal_ends_it_and_an_absence_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import pytest
+import typer
 from typer.testing import CliRunner
 
 from serve_app.cli import exits
@@ -32,6 +35,40 @@ def test_the_readme_lists_every_exit_code() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert listed == {value for value in vars(exits).values() if type(value) is int}
     assert set(EXIT_OF) == set(Cause)
+
+
+def has_float(annotation: Any) -> bool:
+    return annotation is float or any(map(has_float, get_args(annotation)))
+
+
+def numbers(group: typer.Typer, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every option of every command that takes a number with a fraction."""
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from numbers(inner.typer_instance, (*path, str(inner.name)))
+    for command in group.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__
+        for option, annotation in get_type_hints(command.callback).items():
+            if has_float(annotation):
+                yield (*path, name), f"--{option.replace('_', '-')}"
+
+
+NUMBERS = list(numbers(app))
+
+
+def test_the_commands_have_numbers() -> None:
+    assert {(("bench",), "--expected-ttft"), (("device", "add"), "--billion")} <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("command", "option"), NUMBERS)
+def test_no_number_may_be_endless_or_none(command: tuple[str, ...], option: str, value: str) -> None:
+    required = {("device", "add"): ["x", "http://a/v1", "m", "--owner", "alice"], ("device", "report"): ["x"]}
+    arguments = [*command, *required.get(command, []), f"{option}={value}"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == BAD_INPUT
+    assert option in result.output
 
 
 def test_words_are_completed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from serve_app.cli.exits import BAD_INPUT, FAILED, OK, UNREACHABLE
+from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNREACHABLE
 from serve_app.cli.main import app
 from serve_app.cli.overview import EndpointNow, Overview, StreamNow, from_live, from_metrics
 from serve_app.cli.ready import Readiness
@@ -99,7 +100,7 @@ def test_everything_that_the_service_says() -> None:
     assert result.exit_code == OK
     lines = [line.split() for line in result.output.splitlines() if line.strip()]
     assert ["streams", "2", "under", "way,", "15", "over,", "4", "moves"] in lines
-    assert "38.5% of at most 40.0% of all prompt tokens on the device" in result.output
+    assert "the device has processed 38.5% of all prompt tokens so far; 40.0% is allowed\n" in result.output
     assert "1.4 USD in the cloud only (-50%), 0.5 USD on devices only (+40%)" in result.output
     assert "one of 2" in result.output
     cloud = next(line for line in lines if line[0] == "cloud")
@@ -199,6 +200,17 @@ def test_it_looks_again_and_again_keeps_the_last_state_when_nobody_answers_and_l
     assert "HTTP 500" in out.getvalue().rpartition("2 under way")[0]
 
 
+@pytest.mark.usefixtures("listens_to_ctrl_c")
+@pytest.mark.parametrize("option", ["--once", "--json"])
+def test_one_look_that_is_broken_off_is_no_success(option: str) -> None:
+    def live() -> tuple[int, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 200, LIVE
+
+    with service(live=live, ready=(200, READY)) as (url, _):
+        assert run(url, option).exit_code == INTERRUPTED
+
+
 def shown(now: Overview, most: int = 5, width: int = 110) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(render(now, most))
@@ -227,3 +239,18 @@ def test_an_endpoint_is_one_line_in_a_terminal_of_80_columns() -> None:
 def test_names_are_no_escapes() -> None:
     page = shown(Overview([EndpointNow("a\x1b[2Jb", False, "c\x1b[0m")], []))
     assert "\x1b" not in page
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (Overview([], budget=0.4, spent_share=1.0, constrained="device"), "40.0% is allowed; what is too much, later"),
+        (
+            Overview([], budget=0.4, spent_share=0.1, policy="joint", constrained="cloud"),
+            "the cloud has processed 10.0% of all tokens",
+        ),
+        (Overview([], spent_share=0.1), "the constrained side has processed 10.0% of all prompt tokens so far\n"),
+    ],
+)
+def test_the_budget_in_words(now: Overview, words: str) -> None:
+    assert words in re.sub(" +\n", "\n", shown(now, width=160))

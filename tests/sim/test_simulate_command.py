@@ -14,6 +14,7 @@ from serve_app.cli import simulate as command
 from serve_app.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK, UNFIT
 from serve_app.cli.main import app
 from serve_app.core.cost import Regime
+from serve_app.extras import installing
 from serve_app.sim import agreement, plots
 from serve_app.sim.policies import CONTENDERS, DEFAULT
 from serve_app.sim.shipped import PAPER_DEVICES
@@ -68,7 +69,6 @@ def test_a_bad_log_is_one_line_and_exit_code_2(tmp_path: Path, text: str, said: 
     ("arguments", "said"),
     [
         (["--budget", "1.5"], "--budget: must be a share"),
-        (["--budget", "nan"], "--budget: must be a share"),
         (["--budget", "-0.1"], "--budget: must be a share"),
         (["--regime", "neither"], "--regime: must be one of device-constrained, server-constrained"),
         (["--suite", "other"], "--suite: must be one of paper"),
@@ -173,11 +173,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert "--plots: " in refusal(*QUICK, "--plots", str(tmp_path / "file" / "plots"))
 
 
+def test_what_cannot_be_written_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(command, "study")
+    assert "--json: " in refusal(*QUICK, "--json", str(tmp_path / "none" / "x.json"))
+
+
 def test_without_matplotlib_the_remedy_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     result = run(*QUICK, "--plots", "anywhere")
     assert result.exit_code == UNFIT
-    assert "pip install 'disco-serve[sim]'" in result.stderr
+    assert installing("sim") in result.stderr
     assert not result.stdout
 
 
