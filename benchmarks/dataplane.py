@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.load import Figures, Load, Schedule, Spread, drive, figures, idle
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.core.model import EndpointKind
@@ -106,12 +106,12 @@ def serving(haproxy: bool | None, streams: int) -> Iterator[tuple[Server, int]]:
     try:
         if haproxy is None:
             arguments = [str(port), engine_settings().model_dump_json()]
-            server = Server("benchmarks.reference", arguments, {}, directory / "log")
+            server = Server(python("benchmarks.reference", *arguments), {}, directory / "log")
         else:
             configuration = directory / "stack.yaml"
             write_configuration(configuration, port, *settings(streams))
             environment = mode_environment(directory, haproxy=haproxy)
-            server = Server("benchmarks.stack", [str(configuration)], environment, directory / "log")
+            server = Server(python("benchmarks.stack", str(configuration)), environment, directory / "log")
         try:
             server.wait_until(lambda: (state := ready.ask(f"http://127.0.0.1:{port}")) is not None and state.ready)
             yield server, port

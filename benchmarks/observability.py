@@ -32,7 +32,7 @@ from rich.table import Table
 from benchmarks.collector import Collector, collecting
 from benchmarks.dataplane import RAMP, RATE, SCHEDULE, SETTLE, settings
 from benchmarks.load import Load, connected, drive, idle
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.settings import TelemetrySettings
@@ -103,7 +103,7 @@ def standing(name: str, streams: int, telemetry: TelemetrySettings, directory: P
     configuration = directory / f"{name}.yaml"
     write_configuration(configuration, port, app.model_copy(update={"telemetry": telemetry}), live)
     environment = mode_environment(directory, haproxy=False)
-    server = Server("benchmarks.stack", [str(configuration)], environment, directory / f"{name}.log")
+    server = Server(python("benchmarks.stack", str(configuration)), environment, directory / f"{name}.log")
     try:
         server.wait_until(lambda: (state := ready.ask(f"http://127.0.0.1:{port}")) is not None and state.ready)
         yield Arm(name, server, port)

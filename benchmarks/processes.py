@@ -35,15 +35,20 @@ class ServerFailed(Exception):
     """It did not start, or did not end, within its limit."""
 
 
-class Server:
-    """``python -m module arguments`` in a process group of its own; every descendant bears its mark."""
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module as this program's own Python runs it."""
+    return [sys.executable, "-m", module, *arguments]
 
-    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+
+class Server:
+    """A command in a process group of its own; every descendant bears its mark."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._mark = uuid.uuid4().hex
         self._log = log
         with log.open("wb") as output:
             self._root = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                command,
                 env={**os.environ, **environment, _MARK: self._mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,

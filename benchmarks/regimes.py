@@ -22,7 +22,7 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
 from serve_app.cli.configfile import load
@@ -133,9 +133,8 @@ def measure(config: str, regime: str, requests: int, together: int, directory: P
     (port,) = free_ports(1)
     file = directory / f"{regime}.yaml"
     write_configuration(file, port, configuration.app, live)
-    server = Server(
-        "benchmarks.stack", [str(file)], mode_environment(directory, haproxy=False), directory / f"{regime}.log"
-    )
+    environment = mode_environment(directory, haproxy=False)
+    server = Server(python("benchmarks.stack", str(file)), environment, directory / f"{regime}.log")
     url = ready.base_url("127.0.0.1", port)
     try:
         server.wait_until(lambda: (state := ready.ask(url)) is not None and state.ready and not state.waiting)

@@ -22,7 +22,7 @@ import aiohttp
 from rich.console import Console
 
 from benchmarks.collector import Collector, attributes, collecting
-from benchmarks.processes import Server
+from benchmarks.processes import Server, python
 from benchmarks.regimes import TOPICS
 from benchmarks.stack import free_ports, mode_environment, write_configuration
 from serve_app.cli import ready
@@ -47,7 +47,7 @@ def serving(otlp_endpoint: str, directory: Path) -> Iterator[str]:
     file = directory / "traced.yaml"
     write_configuration(file, port, app, live)
     environment = mode_environment(directory, haproxy=False)
-    server = Server("benchmarks.stack", [str(file)], environment, directory / "traced.log")
+    server = Server(python("benchmarks.stack", str(file)), environment, directory / "traced.log")
     url = ready.base_url("127.0.0.1", port)
     try:
         server.wait_until(lambda: (state := ready.ask(url)) is not None and state.ready and not state.waiting)
