@@ -16,6 +16,7 @@ from serve_app.settings import TelemetrySettings
 from serve_app.streams import Grant
 from serve_app.telemetry import Telemetry
 from tests.support.local_service import LocalService, local_service
+from tests.support.moving import LIVE
 from tests.support.virtual_loop import run_virtual
 
 CANARY = "canary-5d1c"
@@ -29,16 +30,6 @@ def simulated(kind: str, overhead: float, **engine: Any) -> dict[str, Any]:
 ARGS: dict[str, Any] = {
     "endpoints": {"cloud": simulated("cloud", 0.4, can_park=False), "phone": simulated("device", 0.05)},
     "models": {"disco": {}, "cloud-model": {"endpoints": ["cloud"]}},
-}
-LIVE: dict[str, Any] = {
-    "policy": {"budget": 1.0},
-    "prices": {
-        "usd_per_megajoule": 5000.0,
-        "endpoints": {
-            "cloud": {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4},
-            "phone": {"prefill_joules_per_token": 0.1, "decode_joules_per_token": 0.1},
-        },
-    },
 }
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.conftest import RaySession
+from tests.support.moving import LIVE
 
 pytestmark = pytest.mark.ray
 
@@ -37,16 +38,6 @@ ARGS: dict[str, Any] = {
         },
     },
     "models": {"disco": {}, "cloud-model": {"endpoints": ["cloud"]}},
-}
-LIVE: dict[str, Any] = {
-    "policy": {"budget": 1.0},
-    "prices": {
-        "usd_per_megajoule": 5000.0,
-        "endpoints": {
-            "cloud": {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4},
-            "phone": {"prefill_joules_per_token": 0.1, "decode_joules_per_token": 0.1},
-        },
-    },
 }
 
 

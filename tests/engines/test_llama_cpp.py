@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,9 @@ from actors.engines.llama_cpp import LlamaCppEngine
 from actors.engines.models import fetch
 from serve_app.core.errors import EndpointFault, EndpointUnavailable, InvalidRequest, PromptTooLong, Unsupported
 from serve_app.core.model import (
-    ChatPrompt,
     FinishReason,
     GenerationRequest,
     Handoff,
-    Message,
     Prompt,
     Receipt,
     Sampling,
@@ -32,69 +30,15 @@ from serve_app.core.model import (
     TokenPrompt,
 )
 from serve_app.engine_settings import LlamaCppEngineSettings
+from tests.support.reading import EMOJI, STORY, Leg, ask, by_ids, chat, read
 
 pytestmark = pytest.mark.llama
 
 AHEAD = 4
 
 
-def chat(text: str, prefix: str = "") -> ChatPrompt:
-    return ChatPrompt((Message("user", text),), prefix)
-
-
-STORY = chat("Tell me a short story about a fox.")
-EMOJI = chat("Repeat: 漢字仮名交じり文 é ü 👩‍👩‍👧")
 SHORT = TokenPrompt(tuple(range(2000, 2100)))
 LONG = TokenPrompt(tuple(range(1000, 1400)))
-
-
-@dataclass
-class Leg:
-    receipt: Receipt | None = None
-    chunks: list[TokenChunk] = field(default_factory=list)
-
-    @property
-    def ids(self) -> list[int]:
-        return [token for chunk in self.chunks for token in chunk.token_ids]
-
-    @property
-    def text(self) -> str:
-        return "".join(chunk.text for chunk in self.chunks)
-
-    @property
-    def finish(self) -> FinishReason | None:
-        (finish,) = [chunk.finish for chunk in self.chunks if chunk.finish is not None]
-        assert self.chunks[-1].finish is finish
-        return finish
-
-
-def ask(
-    prompt: Prompt, tokens: int, handoff: Handoff | None = None, park: float = 0.0, **sampling: float
-) -> GenerationRequest:
-    chosen = Sampling(max_tokens=tokens, **({"temperature": 0.0} | sampling))
-    return GenerationRequest("attempt", prompt, chosen, handoff=handoff, park=park)
-
-
-async def read(engine: LlamaCppEngine, request: GenerationRequest) -> Leg:
-    leg = Leg()
-    index = 0 if request.handoff is None else request.handoff.next_index
-    async for item in engine.generate(request):
-        if isinstance(item, Receipt):
-            assert leg.receipt is None
-            assert not leg.chunks
-            leg.receipt = item
-            continue
-        assert leg.receipt is not None
-        assert item.index == index
-        assert item.count == len(item.token_ids)
-        index += item.count
-        leg.chunks.append(item)
-    assert leg.finish
-    return leg
-
-
-def by_ids(leg: Leg, cut: int) -> Handoff:
-    return Handoff("".join(chunk.text for chunk in leg.chunks[:cut]), cut, array("i", leg.ids[:cut]).tobytes())
 
 
 def whole_characters(leg: Leg) -> list[int]:

@@ -5,69 +5,25 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from actors.contract import StreamContract
 from actors.engines import vllm_engine
 from actors.engines.vllm_stream import AHEAD
 from serve_app.core.errors import EndpointFault, InvalidRequest, PromptTooLong, Unsupported
 from serve_app.core.model import (
-    ChatPrompt,
     ContinuesBy,
     FinishReason,
-    GenerationRequest,
     Handoff,
-    Message,
     Prompt,
     Receipt,
-    Sampling,
-    TokenChunk,
     TokenPrompt,
 )
+from tests.support.reading import EMOJI, STORY, Leg, ask, chat, read
 from tests.vllm.conftest import CHUNK, CONTEXT, RunningVllm
 
 pytestmark = pytest.mark.vllm
-
-
-def chat(text: str, prefix: str = "") -> ChatPrompt:
-    return ChatPrompt((Message("user", text),), prefix)
-
-
-STORY = chat("Tell me a short story about a fox.")
-EMOJI = chat("Repeat: 漢字仮名交じり文 é ü 👩‍👩‍👧")
-
-
-@dataclass
-class Leg:
-    receipt: Receipt | None = None
-    chunks: list[TokenChunk] = field(default_factory=list)
-
-    @property
-    def ids(self) -> list[int]:
-        return [token for chunk in self.chunks for token in chunk.token_ids]
-
-    @property
-    def text(self) -> str:
-        return "".join(chunk.text for chunk in self.chunks)
-
-
-def ask(prompt: Prompt, tokens: int, handoff: Handoff | None = None, **sampling: float) -> GenerationRequest:
-    return GenerationRequest("attempt", prompt, Sampling(tokens, **({"temperature": 0.0} | sampling)), handoff)
-
-
-async def read(vllm: RunningVllm, request: GenerationRequest) -> Leg:
-    leg = Leg()
-    contract = StreamContract(0 if request.handoff is None else request.handoff.next_index)
-    async for item in vllm.engine.generate(request):
-        contract.check(item)
-        if isinstance(item, Receipt):
-            leg.receipt = item
-        else:
-            leg.chunks.append(item)
-    contract.close()
-    return leg
 
 
 def packed(ids: Sequence[int], text: str = "") -> Handoff:
@@ -80,7 +36,7 @@ def prompt_ids(vllm: RunningVllm, prompt: Prompt) -> list[int]:
 
 @pytest.fixture(scope="module")
 def emoji(vllm: RunningVllm) -> Leg:
-    return vllm.run(read(vllm, ask(EMOJI, 24)))
+    return vllm.run(read(vllm.engine, ask(EMOJI, 24)))
 
 
 # --- starting and continuing ------------------------------------------------------------------------------------
@@ -111,8 +67,8 @@ def test_a_continuation_is_what_vllm_makes_of_exactly_those_ids(vllm: RunningVll
         accepted = emoji.ids[:cut]
         handoff = packed(accepted, "".join(chunk.text for chunk in emoji.chunks[:cut]))
         given = TokenPrompt((*prompt_ids(vllm, EMOJI), *accepted))
-        continued = vllm.run(read(vllm, ask(EMOJI, 6, handoff)))
-        own = vllm.run(read(vllm, ask(given, 6)))
+        continued = vllm.run(read(vllm.engine, ask(EMOJI, 6, handoff)))
+        own = vllm.run(read(vllm.engine, ask(given, 6)))
         assert continued.ids == own.ids
         assert continued.chunks[0].index == cut
         assert continued.receipt is not None
@@ -124,8 +80,8 @@ def test_a_continuation_is_what_vllm_makes_of_exactly_those_ids(vllm: RunningVll
 
 def test_by_text_the_prompt_ends_with_exactly_that_text(vllm: RunningVllm) -> None:
     text = "Once upon a time  "
-    by_text = vllm.run(read(vllm, ask(STORY, 6, Handoff(text, 5))))
-    own = vllm.run(read(vllm, ask(chat("Tell me a short story about a fox.", prefix=text), 6)))
+    by_text = vllm.run(read(vllm.engine, ask(STORY, 6, Handoff(text, 5))))
+    own = vllm.run(read(vllm.engine, ask(chat("Tell me a short story about a fox.", prefix=text), 6)))
     assert by_text.ids == own.ids
     assert by_text.chunks[0].index == 5
 
@@ -133,8 +89,8 @@ def test_by_text_the_prompt_ends_with_exactly_that_text(vllm: RunningVllm) -> No
 def test_what_the_prefix_cache_holds_is_told(vllm: RunningVllm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_engine, "_RECEIPT_WAIT", 60.0)
     prompt = TokenPrompt(tuple(range(3000, 3200)))
-    first = vllm.run(read(vllm, ask(prompt, 3)))
-    again = vllm.run(read(vllm, ask(prompt, 3, packed(first.ids))))
+    first = vllm.run(read(vllm.engine, ask(prompt, 3)))
+    again = vllm.run(read(vllm.engine, ask(prompt, 3, packed(first.ids))))
     assert first.receipt is not None
     assert again.receipt is not None
     assert first.receipt.reused == 0
@@ -144,7 +100,7 @@ def test_what_the_prefix_cache_holds_is_told(vllm: RunningVllm, monkeypatch: pyt
 @pytest.mark.parametrize("handoff", [Handoff("ab", 2, array("i", [5]).tobytes()), packed([10**6])])
 def test_a_handoff_that_cannot_be_is_a_fault(vllm: RunningVllm, handoff: Handoff) -> None:
     with pytest.raises(EndpointFault):
-        vllm.run(read(vllm, ask(STORY, 4, handoff)))
+        vllm.run(read(vllm.engine, ask(STORY, 4, handoff)))
 
 
 def test_vllms_own_spans_belong_to_the_requests_trace(vllm: RunningVllm) -> None:
@@ -152,7 +108,7 @@ def test_vllms_own_spans_belong_to_the_requests_trace(vllm: RunningVllm) -> None
     traced = replace(ask(STORY, 2), trace={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})
 
     async def scenario() -> None:
-        await read(vllm, traced)
+        await read(vllm.engine, traced)
         while bytes.fromhex(trace_id) not in vllm.traces:  # noqa: ASYNC110 - the collector has threads of its own
             await asyncio.sleep(0.05)
 
@@ -163,7 +119,7 @@ def test_vllms_own_spans_belong_to_the_requests_trace(vllm: RunningVllm) -> None
 
 
 def test_the_end_of_an_answer_is_not_a_token(vllm: RunningVllm) -> None:
-    leg = vllm.run(read(vllm, ask(chat("What is 2+2? Answer with a number."), 60)))
+    leg = vllm.run(read(vllm.engine, ask(chat("What is 2+2? Answer with a number."), 60)))
     assert leg.chunks[-1].finish is FinishReason.STOP
     assert not set(leg.ids) & vllm.engine._running().vocabulary.end_of_generation
     assert "<|" not in leg.text
@@ -171,13 +127,13 @@ def test_the_end_of_an_answer_is_not_a_token(vllm: RunningVllm) -> None:
 
 def test_the_context_bounds_prompt_and_answer(vllm: RunningVllm) -> None:
     with pytest.raises(PromptTooLong) as refused:
-        vllm.run(read(vllm, ask(TokenPrompt((100,) * CONTEXT), 1)))
+        vllm.run(read(vllm.engine, ask(TokenPrompt((100,) * CONTEXT), 1)))
     assert refused.value.param == "prompt"
     with pytest.raises(PromptTooLong) as refused:
-        vllm.run(read(vllm, ask(STORY, 1, packed([100] * (CONTEXT - 5)))))
+        vllm.run(read(vllm.engine, ask(STORY, 1, packed([100] * (CONTEXT - 5)))))
     assert refused.value.param == "messages"
     # Whatever ends an answer is made unlikely enough never to come.
-    leg = vllm.run(read(vllm, ask(TokenPrompt((100,) * (CONTEXT - 3)), 1000, frequency_penalty=-2.0)))
+    leg = vllm.run(read(vllm.engine, ask(TokenPrompt((100,) * (CONTEXT - 3)), 1000, frequency_penalty=-2.0)))
     assert leg.chunks[-1].finish is FinishReason.LENGTH
     assert len(leg.ids) == 3
 
@@ -185,7 +141,7 @@ def test_the_context_bounds_prompt_and_answer(vllm: RunningVllm) -> None:
 @pytest.mark.parametrize("prompt", [TokenPrompt((10**6,)), TokenPrompt((-1,)), TokenPrompt(())])
 def test_prompts_that_cannot_be_evaluated_are_refused(vllm: RunningVllm, prompt: Prompt) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        vllm.run(read(vllm, ask(prompt, 1)))
+        vllm.run(read(vllm.engine, ask(prompt, 1)))
     assert refused.value.param == "prompt"
 
 
@@ -194,24 +150,24 @@ def test_prompts_that_cannot_be_evaluated_are_refused(vllm: RunningVllm, prompt:
 
 def test_seeds_choose_the_text(vllm: RunningVllm) -> None:
     def text(seed: int) -> str:
-        return vllm.run(read(vllm, ask(STORY, 10, temperature=1.2, top_p=0.9, seed=seed))).text
+        return vllm.run(read(vllm.engine, ask(STORY, 10, temperature=1.2, top_p=0.9, seed=seed))).text
 
     assert text(1) == text(1)
     assert len({text(1), text(-2), text(3)}) > 1
 
 
 def test_frequency_penalties_cover_the_tokens_of_earlier_legs(vllm: RunningVllm) -> None:
-    plain = vllm.run(read(vllm, ask(STORY, 4)))
+    plain = vllm.run(read(vllm.engine, ask(STORY, 4)))
     often = packed([*plain.ids, *plain.ids[:1] * 40])
-    tempted = vllm.run(read(vllm, ask(STORY, 1, often)))
-    penalised = vllm.run(read(vllm, ask(STORY, 1, often, frequency_penalty=2.0)))
+    tempted = vllm.run(read(vllm.engine, ask(STORY, 1, often)))
+    penalised = vllm.run(read(vllm.engine, ask(STORY, 1, often, frequency_penalty=2.0)))
     assert tempted.ids == plain.ids[:1]
     assert penalised.ids != tempted.ids
 
 
 def test_a_presence_penalty_on_a_continuation_is_refused_by_name(vllm: RunningVllm) -> None:
     with pytest.raises(Unsupported) as refused:
-        vllm.run(read(vllm, ask(STORY, 4, packed([100]), presence_penalty=1.0)))
+        vllm.run(read(vllm.engine, ask(STORY, 4, packed([100]), presence_penalty=1.0)))
     assert refused.value.param == "presence_penalty"
 
 
@@ -260,7 +216,7 @@ def test_an_abort_takes_effect_within_one_chunk_of_a_long_prompt(
     monkeypatch.setattr(vllm_engine, "_RECEIPT_WAIT", 0.0)
     chunks = vllm.run(leaves_after_the_first_chunk())
     monkeypatch.setattr(vllm_engine, "_RECEIPT_WAIT", 60.0)
-    second = vllm.run(read(vllm, ask(prompt, 1)))
+    second = vllm.run(read(vllm.engine, ask(prompt, 1)))
     assert second.receipt is not None
     assert chunks * CHUNK <= second.receipt.reused <= (chunks + 1) * CHUNK < 1500
 
@@ -288,7 +244,7 @@ def test_one_that_leaves_while_waiting_is_never_evaluated(vllm: RunningVllm, mon
 
     vllm.run(scenario())
     monkeypatch.setattr(vllm_engine, "_RECEIPT_WAIT", 60.0)
-    later = vllm.run(read(vllm, ask(prompt, 1)))
+    later = vllm.run(read(vllm.engine, ask(prompt, 1)))
     assert later.receipt is not None
     assert later.receipt.reused == 0
 
