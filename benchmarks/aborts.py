@@ -215,7 +215,7 @@ async def llama_server(binary: Path) -> dict[str, int]:
     fetch(MODEL, print)
     command = [str(binary), "--host", "127.0.0.1", "--port", "PORT", "--model", str(resolve(MODEL)), "--alias", MODEL]
     command += ["--ctx-size", str(CONTEXT), "--batch-size", str(CHUNK), "--ubatch-size", str(CHUNK), "--threads", "1"]
-    command += ["--parallel", "1", "--metrics", "--no-webui"]
+    command += ["--parallel", "1", "--metrics"]
     with served(command, {}, "v1/models") as root:
         # Of its metrics, only the count of its steps includes what it did for requests that were broken off.
         computed = partial(_metric, root, "llamacpp:n_decode_total")

@@ -20,18 +20,40 @@ def until(condition: Callable[[], Any], limit: float) -> None:
         time.sleep(0.1)
 
 
-def name_of(process: psutil.Process) -> str:
-    """Empty once it is gone."""
+def lives(process: psutil.Process) -> bool:
     try:
-        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+        return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return ""
+        return False
 
 
-def engine_processes(above: psutil.Process) -> list[psutil.Process]:
-    """vLLM's own below another, which may be gone. They are named after what they do, once they do it."""
+def engines(above: psutil.Process) -> list[psutil.Process]:
+    """vLLM's engine processes right below another process."""
+    return [process for process in _below(above) if _is_vllms(process)]
+
+
+def workers(above: psutil.Process) -> list[psutil.Process]:
+    """The workers of those engines."""
+    return [process for engine in engines(above) for process in _below(engine) if _is_vllms(process)]
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    """None if it is gone."""
     try:
-        below = above.children(recursive=True)
+        return process.children()
     except psutil.NoSuchProcess:
         return []
-    return [process for process in below if name_of(process).startswith("VLLM::")]
+
+
+def _is_vllms(process: psutil.Process) -> bool:
+    """They call themselves VLLM:: and what they do, but late, and sometimes the system does not let them."""
+    title = title_of(process)
+    return title.startswith("VLLM::") or "spawn_main" in title
+
+
+def title_of(process: psutil.Process) -> str:
+    """Its command line, or what it wrote over it; empty once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

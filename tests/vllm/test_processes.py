@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.vllm.processes import LONGEST_END, LONGEST_START, engine_processes, name_of, until
+from tests.vllm.processes import LONGEST_END, LONGEST_START, lives, until, workers
 
 pytestmark = pytest.mark.vllm
 
@@ -34,11 +34,11 @@ def test_they_follow_a_process_that_is_killed_while_they_load(folder: Path, tmp_
             above = psutil.Process(replica.pid)
 
             def worker_is_there() -> bool:
-                assert name_of(above), log.read_text("utf-8", "replace")[-2000:]
-                return any(name_of(process) == "VLLM::Worker" for process in engine_processes(above))
+                assert lives(above), log.read_text("utf-8", "replace")[-2000:]
+                return bool(workers(above))
 
             until(worker_is_there, LONGEST_START)
             family = above.children(recursive=True)
         finally:
             replica.kill()
-    until(lambda: not any(map(name_of, family)), LONGEST_END)
+    until(lambda: not any(map(lives, family)), LONGEST_END)

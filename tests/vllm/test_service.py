@@ -13,7 +13,7 @@ import pytest
 
 from serve_app.cli.configfile import load
 from tests.conftest import RaySession
-from tests.vllm.processes import LONGEST_END, LONGEST_START, engine_processes, name_of, until
+from tests.vllm.processes import LONGEST_END, LONGEST_START, engines, lives, title_of, until, workers
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
@@ -81,12 +81,15 @@ def test_vllms_own_metrics_are_at_the_nodes_agent(service: Service) -> None:
     until(lambda: "ray_vllm_generation_tokens_total" in httpx.get(url, timeout=10.0).text, LONGEST_END)
 
 
+def replicas() -> list[psutil.Process]:
+    """Ray's workers below this process: another test may have a vLLM of its own there."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if title_of(process).startswith("ray::")]
+
+
 def of_the_service() -> list[psutil.Process]:
-    """Of vLLM's processes below this one those of replicas: another test may have an engine of its own."""
-    replicas = [
-        process for process in psutil.Process().children(recursive=True) if name_of(process).startswith("ray::")
-    ]
-    return [process for replica in replicas for process in engine_processes(replica)]
+    """vLLM's processes."""
+    return [process for replica in replicas() for process in (*engines(replica), *workers(replica))]
 
 
 def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
@@ -94,14 +97,11 @@ def test_nothing_of_vllm_outlives_its_replica(service: Service) -> None:
     from ray import serve
 
     at_work = of_the_service()
-    assert {name_of(process) for process in at_work} == {"VLLM::EngineCore", "VLLM::Worker"}
-    core = next(process for process in at_work if name_of(process) == "VLLM::EngineCore")
-    replica = core.parent()
-    assert replica is not None
+    (replica,) = (replica for replica in replicas() if workers(replica))
     replica.kill()
-    until(lambda: not any(map(name_of, at_work)), LONGEST_END)
+    until(lambda: not any(map(lives, at_work)), LONGEST_END)
     until(of_the_service, LONGEST_START)
     on_its_way = of_the_service()
     serve.delete("disco")
-    until(lambda: not any(map(name_of, on_its_way)), LONGEST_END)
+    until(lambda: not any(map(lives, on_its_way)), LONGEST_END)
     assert not of_the_service()
