@@ -45,9 +45,10 @@ async def missing_node(selector: Labels) -> str | None:
     """``complaint`` about the cluster as it is now."""
     if not selector:
         return None
-    return complaint(selector, await asyncio.to_thread(_labels))
+    return complaint(selector, await asyncio.to_thread(node_labels))
 
 
-def _labels() -> list[Labels]:
+def node_labels() -> list[Labels]:
+    """Of each node that is alive."""
     nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node["Labels"] for node in nodes if node["Alive"]]

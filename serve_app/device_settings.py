@@ -15,6 +15,8 @@ def _network(text: str) -> str:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError("each must be a network, such as 192.168.1.0/24, or an address") from None
+    if network.is_link_local or network.is_multicast:
+        raise ValueError("no device is reached at link-local or multicast addresses, whatever is allowed; remove it")
     if int(network.network_address) != int(ipaddress.ip_address(text.partition("/")[0])):
         raise ValueError(f"has bits beyond its prefix; write {network}")
     return text

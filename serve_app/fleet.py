@@ -11,10 +11,11 @@ from serve_app.access_settings import KeySettings
 from serve_app.core.energy import DeviceState
 from serve_app.core.errors import AccessDenied, InvalidKey, InvalidRequest, UnknownDevice
 from serve_app.core.lww import LwwMap, Told, Word
-from serve_app.core.model import EndpointId, EndpointKind, Pin
+from serve_app.core.model import EndpointId, EndpointKind
 from serve_app.device_address import resolve
 from serve_app.devices import Device, DeviceRegistration, DeviceReport
 from serve_app.keys import bearer_digest, new_key, sha256_of
+from serve_app.reach import may_own_devices
 from serve_app.server_url import ServerUrl
 from serve_app.settings import AppSettings
 
@@ -153,7 +154,7 @@ class Fleet:
         if key is None or key.scope != "api":
             names = ", ".join(name for name, settings in self._keys.items() if settings.scope == "api")
             return f"each must be the name of an API key that asks for answers; known: {names or 'none'}"
-        if key.pin is Pin.CLOUD_ONLY or key.endpoints:
+        if not may_own_devices(key):
             # A key's own limits hold, so the device would never serve it.
             return f"the key {owner} may use {'clouds only' if key.pin else ', '.join(key.endpoints)}"
         return None

@@ -17,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from serve_app.access_settings import Keys, KeySettings
 from serve_app.core.errors import InvalidKey
-from serve_app.core.model import Pin
+from serve_app.core.model import EndpointKind, Pin
 from serve_app.private_files import NotPrivate, require_private
+from serve_app.reach import broken_promises, reaches_any
 from serve_app.settings import AppSettings
 from serve_app.strict_yaml import NotYaml, read_yaml
 from serve_app.wording import explain
@@ -89,32 +90,25 @@ def configured_keys(app: AppSettings) -> dict[str, KeySettings]:
     keys: dict[str, KeySettings] = {}
     for where, some in sources.items():
         for name, settings in some.items():
-            problems += [f"{where}.{name}.{problem}" for problem in _problems(settings, app)]
+            problems += [f"{where}.{name}.{problem}" for problem in _problems(name, settings, app)]
             if name in keys:
                 problems.append(f"{where}.{name}: there is another key of this name; choose another name")
             if any(settings.sha256 == other.sha256 for other in keys.values()):
                 problems.append(f"{where}.{name}.sha256: another name has the same key; make one for each")
             keys[name] = settings
-    for name, endpoint in app.endpoints.items():
-        problems += [
-            f"endpoints.{name}.owners: no API key named {owner!r}, or none that asks for answers"
-            for owner in endpoint.owners
-            if owner not in keys or keys[owner].scope != "api"
-        ]
-    if app.devices.allow and all(settings.scope != "operator" for settings in keys.values()):
-        problems.append("devices.allow: no key has `scope: operator`, so nobody could register a device; make one")
+    problems += broken_promises(keys, app)
     if problems:
         raise BadKeys(tuple(problems))
     return keys
 
 
-def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
-    """What a key's settings promise and this application cannot keep."""
+def _problems(name: str, settings: KeySettings, app: AppSettings) -> list[str]:
+    """What the settings of a key of this name promise and this application cannot keep."""
     known = ", ".join(app.endpoints)
     problems = [
-        f"endpoints: no endpoint named {name!r}; known: {known}"
-        for name in settings.endpoints
-        if name not in app.endpoints
+        f"endpoints: no endpoint named {endpoint!r}; known: {known}"
+        for endpoint in settings.endpoints
+        if endpoint not in app.endpoints
     ]
     pin, allowed = settings.pin, settings.endpoints or tuple(app.endpoints)
     may_join = app.devices.allow and pin is Pin.DEVICE_ONLY
@@ -122,19 +116,33 @@ def _problems(settings: KeySettings, app: AppSettings) -> list[str]:
         not problems
         and pin is not None
         and not may_join
-        and all(app.endpoints[name].kind is not pin.kind for name in allowed)
+        and all(app.endpoints[endpoint].kind is not pin.kind for endpoint in allowed)
     ):
         problems.append(f"pin: {pin.value} leaves none of the endpoints {', '.join(allowed)}; change one of the two")
     problems += [
-        f"{name}: {limit} cannot be shared by {app.router.replicas} router replicas; allow at least one for each"
-        for name, limit in settings.counted.items()
+        f"{limited}: {limit} cannot be shared by {app.router.replicas} router replicas; allow at least one for each"
+        for limited, limit in settings.counted.items()
         if limit < app.router.replicas
     ]
-    if settings.scope == "device" and not settings.endpoints:
-        problems.append("endpoints: a key with `scope: device` names the devices that report with it")
+    if settings.scope == "device":
+        problems += _problems_of_reporter(settings, app)
+    if not problems and settings.scope == "api" and not reaches_any(name, settings, app):
+        problems.append(
+            "endpoints: none that serves a model is left for this key; change its endpoints or pin, or their owners"
+        )
     if settings.budgeted and app.access.spending_folder is None:
         problems.append("usd: a budget needs access.spending_folder, where it outlives a restart")
     return problems
+
+
+def _problems_of_reporter(settings: KeySettings, app: AppSettings) -> list[str]:
+    if not settings.endpoints:
+        return ["endpoints: a key with `scope: device` names the devices that report with it"]
+    return [
+        f"endpoints: {endpoint} is a cloud, and only devices report; remove it"
+        for endpoint in settings.endpoints
+        if endpoint in app.endpoints and app.endpoints[endpoint].kind is EndpointKind.CLOUD
+    ]
 
 
 def _read(path: Path) -> dict[str, KeySettings]:
@@ -148,7 +156,12 @@ def _read(path: Path) -> dict[str, KeySettings]:
     except (NotPrivate, NotYaml) as error:
         raise BadKeys((f"access.keys_file: {error}",)) from None
     except OSError as error:
-        raise BadKeys((f"access.keys_file: {error.strerror}",)) from None
+        raise BadKeys(
+            (
+                f"access.keys_file: {path} cannot be read ({error.strerror}); write a line of `disco key new NAME` "
+                "there, or name another file",
+            )
+        ) from None
     if not keys:
         raise BadKeys(("access.keys_file: holds no key; `disco key new NAME` makes one",))
     return keys

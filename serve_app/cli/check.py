@@ -19,7 +19,8 @@ from serve_app.core.policies import PolicyName
 from serve_app.engine_settings import ShapedEngineSettings
 from serve_app.keys import configured_keys, keys_file_is_elsewhere
 from serve_app.priors import cost_model, prior_profile
-from serve_app.settings import AppSettings, EndpointSettings, RegimeSetting
+from serve_app.reach import without_effect
+from serve_app.settings import AppSettings, EndpointSettings, RegimeSetting, RouterSettings
 
 #: Prompt for which an endpoint's expected TTFT is shown, tokens.
 TYPICAL_PROMPT = 60
@@ -32,11 +33,25 @@ def complain(error: BadConfiguration) -> None:
         console.print(f"  {escape(problem)}", highlight=False, soft_wrap=True)
 
 
+def doubts(configuration: Configuration) -> list[str]:
+    """What is sound and can have no effect, a line each."""
+    app, states = configuration.app, configuration.live.prices.devices
+    return [
+        *without_effect({} if keys_file_is_elsewhere(app) else configured_keys(app), app),
+        *(
+            f"prices.devices.{name}: without effect, as it is a cloud; only a device's state moves its price"
+            for name in states
+            if app.endpoints[name].kind is EndpointKind.CLOUD
+        ),
+    ]
+
+
 def facts(configuration: Configuration) -> list[tuple[str, str]]:
     """What each is about, and then what holds for it; an empty name goes on with the one before."""
     return [
         *_endpoints(configuration),
         ("listens on", f"{configuration.host}:{configuration.port}"),
+        *zip(("router", ""), _router(configuration.app.router), strict=False),
         *_access(configuration.app),
         *_devices(configuration.app),
         *(("model", f"{name}: {', '.join(_served_by(configuration, name))}") for name in configuration.app.models),
@@ -100,6 +115,13 @@ def _endpoints(configuration: Configuration) -> Iterator[tuple[str, str]]:
         yield from (("", f"on nodes with {labels}") for labels in _labels(endpoint.placement.label_selector))
         yield "", f"first token after {ttft:.2f} s (expected for a prompt of {TYPICAL_PROMPT} tokens)"
         yield "", f"USD per million tokens: {unit.prefill * 1e6:.4g} in, {unit.decode * 1e6:.4g} out"
+
+
+def _router(router: RouterSettings) -> Iterator[str]:
+    if router.replicas > 1:
+        most = "" if router.max_per_node is None else f", at most {router.max_per_node} on a node"
+        yield f"{router.replicas} replicas{most}"
+    yield from (f"on nodes with {labels}" for labels in _labels(router.label_selector))
 
 
 def _labels(selector: Mapping[str, str]) -> Iterator[str]:

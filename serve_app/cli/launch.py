@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,8 @@ from serve_app.settings import AppSettings
 
 if TYPE_CHECKING:
     from ray.serve.schema import ApplicationStatusOverview
+
+    from actors.labels import Labels
 
 #: Bytes; Ray's minimum is 75 MiB, and no object here is larger than a chunk of tokens.
 OBJECT_STORE: Final = 80 * 2**20
@@ -69,6 +71,10 @@ class LaunchFailed(Exception):
         self.logs = logs
 
 
+class NoPlace(LaunchFailed):
+    """No node of this Ray may host the router. No log could tell more."""
+
+
 def ray_cpus(app: AppSettings) -> int:
     """What the actors ask for, at their most, and one for Serve's own tasks. Bookkeeping: Ray reserves no real core."""
     wanted = app.router.num_cpus * app.router.replicas
@@ -110,6 +116,8 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
     try:
         _start(configuration, directory)
         yield
+    except NoPlace:
+        raise
     except LaunchFailed as error:
         logs = Path(tempfile.mkdtemp(prefix="disco-logs-", dir=DIRECTORIES))
         raise LaunchFailed(error.message, logs) from None
@@ -127,10 +135,13 @@ def _start(configuration: Configuration, directory: Path) -> None:
     from ray.serve.config import gRPCOptions
     from ray.serve.schema import ServeDeploySchema
 
+    from actors.labels import node_labels
+
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     schema = ServeDeploySchema.model_validate(configuration.document)
     try:
         _start_ray(ray_cpus(configuration.app), directory)
+        require_place(configuration.app, node_labels())
         # ray.init() installs a handler for SIGTERM that would exit without a shutdown.
         listen()
         client = serve_start(
@@ -144,6 +155,20 @@ def _start(configuration: Configuration, directory: Path) -> None:
         raise
     except Exception as error:
         raise LaunchFailed(f"Ray Serve did not start: {type(error).__name__}: {error}") from error
+
+
+def require_place(app: AppSettings, nodes: Sequence[Labels]) -> None:
+    """Raises ``NoPlace``: Serve would wait for ever, and not say for what. ``nodes``: the labels of each."""
+    from actors.labels import unmet
+
+    missing = unmet(app.router.label_selector, nodes)
+    if missing:
+        wanted = ", ".join(f"{label}: {wish}" for label, wish in missing.items())
+        raise NoPlace(
+            f"applications.0.args.router.label_selector: the router wants a node with {wanted}, and `disco up` starts "
+            "one node, without labels of yours; remove it for this machine, or `serve deploy` the file to a Ray whose "
+            "nodes have them (`ray start --labels ...`)"
+        )
 
 
 def _start_ray(cpus: int, directory: Path, attempts: int = 2) -> None:

@@ -62,21 +62,25 @@ def up(
 @app.command(rich_help_panel=RUN)
 def check(config: ConfigArgument = "disco", json: JsonOption = False) -> None:
     """Judge a configuration before anything starts, and say what it would do."""
-    from serve_app.cli.check import complain, describe, facts
+    from serve_app.cli.check import complain, describe, doubts, facts
+    from serve_app.cli.complaints import warn
     from serve_app.cli.configfile import BadConfiguration, load
 
     try:
         configuration = load(config, runs_here=False)
     except BadConfiguration as error:
         if json:
-            typer.echo(dumps({"configuration": config, "problems": error.problems, "facts": []}))
+            typer.echo(dumps({"configuration": config, "problems": error.problems, "warnings": [], "facts": []}))
         else:
             complain(error)
         raise typer.Exit(BAD_INPUT) from None
     if json:
-        typer.echo(dumps({"configuration": config, "problems": [], "facts": facts(configuration)}))
+        found = {"problems": [], "warnings": doubts(configuration), "facts": facts(configuration)}
+        typer.echo(dumps({"configuration": config} | found))
     else:
         Console().print(describe(configuration))
+        for doubt in doubts(configuration):
+            warn(f"warning: {doubt}")
 
 
 app.command(rich_help_panel=USE)(chat)

@@ -24,7 +24,7 @@ from rich.markup import escape
 
 from actors.engines.models import FetchError, fetch
 from serve_app.cli import ready
-from serve_app.cli.check import complain
+from serve_app.cli.check import complain, doubts
 from serve_app.cli.configfile import BadConfiguration, Configuration, load
 from serve_app.cli.defaults import TEMPERATURE
 from serve_app.cli.engines import missing_models, missing_packages
@@ -65,6 +65,8 @@ def up(configuration: Configuration, console: Console, *, supervised: bool = Fal
                 soft_wrap=True,
             )
         return UNFIT
+    for doubt in doubts(configuration):
+        console.print(f"[yellow]warning:[/] {escape(doubt)}", highlight=False, soft_wrap=True)
     try:
         with stop_by_signal():
             if supervised:

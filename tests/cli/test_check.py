@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from serve_app.cli.check import describe
+from serve_app.cli.check import describe, doubts
 from serve_app.cli.configfile import Configuration, load
-from serve_app.settings import AppSettings
+from serve_app.cli.exits import OK
+from serve_app.cli.main import app
+from serve_app.settings import AppSettings, LiveSettings
 
 
 def page(configuration: Configuration, width: int) -> list[str]:
@@ -74,9 +80,43 @@ def test_it_says_what_each_key_may_do_and_shows_no_hash() -> None:
 
 def test_it_says_where_devices_may_join() -> None:
     configuration = load("simulated")
-    keys = {"boss": {"sha256": "a" * 64, "scope": "operator"}}
+    keys = {"boss": {"sha256": "a" * 64, "scope": "operator"}, "alice": {"sha256": "b" * 64}}
     document = {"access": {"keys": keys}, "devices": {"allow": ["192.168.1.0/24", "fd12::/16"]}}
     settings = AppSettings.model_validate({"endpoints": configuration.app.endpoints} | document)
     lines = [" ".join(line.split()) for line in page(replace(configuration, app=settings), 200)]
     assert "devices may be registered at addresses in 192.168.1.0/24, fd12::/16" in lines
     assert "key boss /disco only" in lines
+
+
+def with_settings(live: dict[str, Any] | None = None, **fields: Any) -> Configuration:
+    configuration = load("simulated")
+    settings = AppSettings.model_validate({"endpoints": configuration.app.endpoints} | fields)
+    return replace(configuration, app=settings, live=LiveSettings.model_validate(live or {}))
+
+
+def test_it_says_where_the_routers_go() -> None:
+    router = {"replicas": 2, "max_per_node": 1, "label_selector": {"tier": "router", "zone": "in(a, b)"}}
+    lines = [" ".join(line.split()) for line in page(with_settings(router=router), 200)]
+    assert "router 2 replicas, at most 1 on a node" in lines
+    assert "on nodes with tier: router and zone: in(a, b)" in lines
+
+
+def test_it_doubts_what_does_nothing() -> None:
+    assert doubts(load("simulated")) == []
+    (of_a_price,) = doubts(with_settings({"prices": {"devices": {"cloud": {"battery": 0.5}}}}))
+    assert of_a_price.startswith("prices.devices.cloud: without effect")
+    (of_a_key,) = doubts(with_settings(access={"keys": {"boss": {"sha256": "a" * 64, "scope": "operator"}}}))
+    assert of_a_key.startswith("no key has `scope: api`")
+    # Who has a key is in a file that only the routers have.
+    assert doubts(with_settings(access={"keys_file": "/no/such/keys.yaml"})) == []
+
+
+def test_doubts_are_warnings_and_no_failure(tmp_path: Path) -> None:
+    file = tmp_path / "doubtful.yaml"
+    sound = files("configs").joinpath("simulated.yaml").read_text("utf-8")
+    file.write_text(sound.replace("endpoints: [cloud, phone]", "endpoints: [cloud]"))
+    result = CliRunner().invoke(app, ["check", str(file)])
+    assert result.exit_code == OK
+    assert result.stderr.startswith("warning: endpoint phone: no model has it")
+    told = json.loads(CliRunner().invoke(app, ["check", str(file), "--json"]).stdout)
+    assert (told["problems"], len(told["warnings"])) == ([], 1)

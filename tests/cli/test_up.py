@@ -270,6 +270,35 @@ def test_a_failed_start_keeps_its_logs_and_nothing_else(
     assert (failed.value.logs / "log").read_text() == "why"
 
 
+def test_a_router_that_no_node_may_host_is_told_with_the_remedy_and_without_logs(
+    configuration: Configuration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = {"ray.io/node-id": "1"}
+    router = {"label_selector": {"tier": "router", "zone": "!far"}}
+    settings = AppSettings.model_validate({"endpoints": configuration.app.endpoints, "router": router})
+    launch.require_place(settings, [head, {"tier": "router"}])
+
+    def start(*_: object) -> None:
+        launch.require_place(settings, [head])
+
+    monkeypatch.setattr(launch, "DIRECTORIES", tmp_path)
+    monkeypatch.setattr(launch, "_start", start)
+    monkeypatch.setattr(launch, "_shut_down", lambda _: None)
+    with pytest.raises(LaunchFailed) as failed, launch.running(configuration, {}):
+        pass
+    assert "router.label_selector: the router wants a node with tier: router, and" in failed.value.message
+    assert "remove it for this machine, or `serve deploy`" in failed.value.message
+    assert (failed.value.logs, list(tmp_path.iterdir())) == (None, [])
+
+
+def test_doubts_are_told_before_the_start(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_by(monkeypatch, Stopped())
+    monkeypatch.setattr(up_module, "doubts", lambda _: ["[x] does nothing"])
+    console, out = page()
+    assert up(configuration, console) == OK
+    assert out.getvalue().startswith("warning: [x] does nothing\n")
+
+
 def test_a_port_in_use_starts_nothing(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = ended_by(monkeypatch, Stopped())
     console, out = page()

@@ -136,7 +136,7 @@ def test_somebody_must_be_able_to_register() -> None:
 def test_owners_of_a_configured_device_are_keys_that_ask(owner: str) -> None:
     laptop = APP["endpoints"]["laptop"] | {"owners": ["alice", owner]}
     settings = AppSettings.model_validate(APP | {"endpoints": APP["endpoints"] | {"laptop": laptop}})
-    with pytest.raises(BadKeys, match=rf"endpoints\.laptop\.owners: no API key named '{owner}'"):
+    with pytest.raises(BadKeys, match=rf"endpoints\.laptop\.owners: .*{owner}"):
         configured_keys(settings)
     with pytest.raises(ValueError, match=r"endpoints\.laptop\.owners: names API keys, and there are none"):
         AppSettings.model_validate(APP | {"endpoints": {"laptop": laptop}, "access": {}, "devices": {}})

@@ -43,6 +43,12 @@ KEYS = {
     "boss": {"sha256": sha256_of(OPERATOR.encode()), "scope": "operator"},
     "probe": {"sha256": sha256_of(REPORTER.encode()), "scope": "device", "endpoints": ["laptop"]},
 }
+REMOTE = {"kind": "cloud", "engine": {"type": "simulated"}, "slots": 8}
+#: A configured device, too, and a key that reports for it.
+WITH_LAPTOP: dict[str, Any] = {
+    "endpoints": {"cloud": REMOTE, "laptop": {"kind": "device", "engine": {"type": "simulated"}}},
+    "access": {"keys": KEYS},
+}
 LIVE: dict[str, Any] = {
     "policy": {"name": "device-only"},
     "migration": {"mode": "off"},
@@ -110,8 +116,8 @@ async def routing(**app: Any) -> AsyncIterator[Router]:
     """A cloud that writes the same text as the devices."""
     cloud = ScriptedEndpoint(CLOUD, words(TEXT, 0.05, 0.002))
     args = {
-        "endpoints": {"cloud": {"kind": "cloud", "engine": {"type": "simulated"}, "slots": 8}},
-        "access": {"keys": KEYS | {"probe": KEYS["probe"] | {"endpoints": ["cloud"]}}},
+        "endpoints": {"cloud": REMOTE},
+        "access": {"keys": {name: key for name, key in KEYS.items() if name != "probe"}},
         "devices": {"allow": ["127.0.0.0/8", "192.168.1.0/24"]},
     }
     settings, live, clock = AppSettings.model_validate(args | app), LiveSettings.model_validate(LIVE), Clock()
@@ -153,7 +159,7 @@ def test_a_registered_device_serves_its_owner_and_nobody_else() -> None:
 
 def test_only_the_operators_key_registers_lists_and_removes() -> None:
     async def main() -> None:
-        async with routing() as router, FakeServer(TEXT).running() as url:
+        async with routing(**WITH_LAPTOP) as router, FakeServer(TEXT).running() as url:
             await router.join(url)
             for method, path in (
                 ("GET", "/disco/devices"),
@@ -176,8 +182,8 @@ def test_only_the_operators_key_registers_lists_and_removes() -> None:
             assert (gone.status_code, gone.json()["error"]["code"]) == (404, "device_not_found")
             assert (await router.call("GET", "/disco/devices", OPERATOR)).json() == {"devices": []}
             live = router.service.snapshot(router.service.readiness())
-            assert [endpoint["endpoint"] for endpoint in live["endpoints"]] == ["cloud"]
-            assert (await router.ask())[1].report["winner"] == "cloud"
+            assert [endpoint["endpoint"] for endpoint in live["endpoints"]] == ["cloud", "laptop"]
+            assert (await router.ask())[1].report["winner"] == "laptop"
 
     run(main)
 
@@ -294,7 +300,7 @@ def test_without_heartbeats_a_device_gets_nothing_and_a_pin_waits_for_it() -> No
 
 def test_reports_need_the_devices_own_token_or_a_key_that_names_it() -> None:
     async def main() -> None:
-        async with routing() as router, FakeServer(TEXT).running() as url:
+        async with routing(**WITH_LAPTOP) as router, FakeServer(TEXT).running() as url:
             await router.join(url)
             await router.join(url, "tablet", owners=["bob"])
             path = "/disco/devices/phone/report"
@@ -446,9 +452,7 @@ def test_what_it_does_for_others_counts_as_a_queue() -> None:
 
 def test_a_configured_device_reports_with_a_key_of_its_own() -> None:
     async def main() -> None:
-        laptop = {"kind": "device", "engine": {"type": "simulated"}}
-        cloud = {"kind": "cloud", "engine": {"type": "simulated"}}
-        async with routing(endpoints={"laptop": laptop, "cloud": cloud}, access={"keys": KEYS}) as router:
+        async with routing(**WITH_LAPTOP) as router:
             said = await router.call("POST", "/disco/devices/laptop/report", REPORTER, {"battery": 0.5})
             assert said.status_code == 204
             assert router.host._fleet.states() == {"laptop": DeviceState(0.5)}

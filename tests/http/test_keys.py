@@ -171,7 +171,9 @@ def test_a_wrong_file_is_refused_with_the_place(file: Path, text: str, blamed: s
 
 
 def test_a_file_that_is_none_is_refused(file: Path, tmp_path: Path) -> None:
-    assert "No such file" in problem_with(tmp_path / "nothing")
+    told = problem_with(tmp_path / "nothing")
+    assert told.startswith(f"access.keys_file: {tmp_path / 'nothing'} cannot be read (No such file")
+    assert "`disco key new NAME`" in told
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert "plain file" in problem_with(tmp_path / "pipe")
     file.write_bytes(b"#" * (2**20 + 1))
