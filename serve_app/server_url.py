@@ -27,7 +27,7 @@ class ServerUrl:
         if not sound or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
             raise ValueError("base_url: must be http(s)://host[:port]/path, such as http://127.0.0.1:8080/v1")
         if "@" in parts.netloc:
-            raise ValueError("base_url: must hold no user name or key; name the key's variable in api_key_env")
+            raise ValueError("base_url: must hold no user name or key; a key has a setting of its own")
         if "?" in url or "#" in url:
             raise ValueError("base_url: must end with the path; remove the query or fragment")
         encrypted = parts.scheme == "https"

@@ -141,7 +141,7 @@ def test_more_messages_than_anybody_needs_are_a_bad_request() -> None:
         async with serving() as server:
             response = await server.ask(messages=[{"role": "user", "content": "x"}] * (MOST_MESSAGES + 1))
             assert response.status_code == 400
-            assert response.json()["error"]["message"] == f"messages: at most {MOST_MESSAGES} are served; send fewer"
+            assert response.json()["error"]["message"] == f"messages: at most {MOST_MESSAGES} are taken; give fewer"
 
     asyncio.run(scenario())
 
