@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import context as otel_context
-from opentelemetry.trace import Link, Span, SpanKind
+from opentelemetry.trace import Link, SpanKind
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from serve_app.core.legs import Leg, MigrationRecord
 from serve_app.core.migration import MigrationDecision
 from serve_app.core.model import DispatchPlan, Sampling
+from serve_app.spans import AnySpan
 from serve_app.streams import Outcome
 from serve_app.telemetry import (
     PROVIDER,
@@ -123,8 +124,8 @@ class RequestSpan:
         self._span = self._tracer.start_span(
             f"{operation} {model}", context_from(carrier), SpanKind.INTERNAL, attributes, start_time=self._clock.at(now)
         )
-        self._legs: dict[str, Span] = {}
-        self._handoffs: list[tuple[MigrationRecord, Span]] = []
+        self._legs: dict[str, AnySpan] = {}
+        self._handoffs: list[tuple[MigrationRecord, AnySpan]] = []
 
     def planned(self, plan: DispatchPlan, eligible: Sequence[str], now: float) -> None:
         """Why the request starts where it starts."""
@@ -221,7 +222,7 @@ class RequestSpan:
             mark_error(span, code)
         span.end(self._clock.at(now))
 
-    def _handoff(self, handoff: Begun, target: Span) -> Span:
+    def _handoff(self, handoff: Begun, target: AnySpan) -> AnySpan:
         """From the trigger to its outcome; the leg that carries on outlives it, so that is linked and not its child."""
         record, links = handoff.record, [Link(target.get_span_context(), {_LINK: "target"})]
         if handoff.source is not None:
@@ -252,7 +253,7 @@ class RequestSpan:
 
     def _child(
         self, name: str, kind: SpanKind, attributes: Attributes, started: float, links: Sequence[Link] = ()
-    ) -> Span:
+    ) -> AnySpan:
         parent, start = context_of(self._span), self._clock.at(started)
         return self._tracer.start_span(name, parent, kind, attributes, links, start_time=start)
 

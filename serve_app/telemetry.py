@@ -10,7 +10,7 @@ import atexit
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeAlias
 
@@ -19,12 +19,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from serve_app.core.model import ChatPrompt, Prompt
 from serve_app.settings import TelemetrySettings
+from serve_app.spans import SCOPE, AnySpan, AnyTracer, Recorder
 
 #: GenAI conventions' names of the two calls.
 Operation: TypeAlias = Literal["chat", "text_completion"]
@@ -54,11 +55,11 @@ class Telemetry:
     def __init__(self, settings: TelemetrySettings, service: str, exporter: SpanExporter | None = None) -> None:
         exporter = exporter or _exporter(settings)
         serves = trace.get_tracer_provider()
-        self._provider: TracerProvider | None = None
+        self._stop: Callable[[], None] | None = None
         #: The ambient span is Serve's, and ours belong under it.
         self.joins_ambient = isinstance(serves, TracerProvider)
         if exporter is None:
-            self.tracer: trace.Tracer = serves.get_tracer("disco-serve") if self.joins_ambient else trace.NoOpTracer()
+            self.tracer: AnyTracer = serves.get_tracer(SCOPE) if self.joins_ambient else trace.NoOpTracer()
             return
         if self.joins_ambient:
             raise TwoOwners(
@@ -71,15 +72,9 @@ class Telemetry:
             "service.version": _version(),
             "service.instance.id": str(uuid.uuid4()),
         }
-        self._provider = TracerProvider(
-            sampler=ParentBased(TraceIdRatioBased(settings.sampling)),
-            resource=Resource.create(attributes),
-            shutdown_on_exit=False,
-        )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(exporter, max_queue_size=_QUEUE, schedule_delay_millis=_EXPORT_DELAY)
-        )
-        self.tracer = self._provider.get_tracer("disco-serve")
+        processor = BatchSpanProcessor(exporter, max_queue_size=_QUEUE, schedule_delay_millis=_EXPORT_DELAY)
+        self._stop = processor.shutdown
+        self.tracer = Recorder(processor.on_end, TraceIdRatioBased(settings.sampling), Resource.create(attributes))
         # A replica that gets a SIGTERM of its own leaves by Python's exit, and nobody calls it before.
         atexit.register(self.shutdown)
 
@@ -88,16 +83,16 @@ class Telemetry:
 
         patience: seconds.
         """
-        if self._provider is None:
+        if self._stop is None:
             return
-        provider, self._provider = self._provider, None
+        stop, self._stop = self._stop, None
         atexit.unregister(self.shutdown)
-        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last = threading.Thread(target=stop, name="last spans", daemon=True)
         try:
             last.start()
         except RuntimeError:
             # Some versions of Python start no thread while they exit.
-            provider.shutdown()
+            stop()
         else:
             last.join(patience)
 
@@ -121,9 +116,9 @@ def operation_of(prompt: Prompt) -> Operation:
     return "chat" if isinstance(prompt, ChatPrompt) else "text_completion"
 
 
-def context_of(span: Span) -> otel_context.Context:
+def context_of(span: AnySpan) -> otel_context.Context:
     """A context of this span alone, for its children."""
-    return trace.set_span_in_context(span, otel_context.Context())
+    return trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), otel_context.Context())
 
 
 def context_from(carrier: Mapping[str, str]) -> otel_context.Context:
@@ -131,14 +126,14 @@ def context_from(carrier: Mapping[str, str]) -> otel_context.Context:
     return _PROPAGATOR.extract(dict(carrier), otel_context.Context())
 
 
-def carrier_of(span: Span) -> dict[str, str]:
+def carrier_of(span: AnySpan) -> dict[str, str]:
     """The W3C headers that make another process's span a child of this one."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, context_of(span))
     return carrier
 
 
-def mark_error(span: Span, code: str) -> None:
+def mark_error(span: AnySpan, code: str) -> None:
     """``code``: stable, never a message."""
     span.set_attribute("error.type", code)
     span.set_status(Status(StatusCode.ERROR))

@@ -139,7 +139,7 @@ def serve_traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExport
 def test_where_serve_traces_its_provider_gets_our_spans_under_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_traces(monkeypatch) as exporter:
         telemetry = Telemetry(TelemetrySettings(), "router")
-        with telemetry.tracer.start_as_current_span("replica_handle_request"):
+        with trace.get_tracer_provider().get_tracer("serve").start_as_current_span("replica_handle_request"):
             server = ServerSpan(telemetry, PARENT, CHAT, "r1", 1.0)
         server.end(200, "ok", 2.0)
         telemetry.shutdown()

@@ -46,7 +46,12 @@ class TracedService(Asking):
         """Ends the tracers."""
         for telemetry in self.telemetries:
             telemetry.shutdown()
-        return Trace([span for exporter in self._exporters for span in exporter.get_finished_spans()])
+        spans = [span for exporter in self._exporters for span in exporter.get_finished_spans()]
+        for span in spans:
+            for holder in (span, *span.events, *span.links):
+                for name, value in (holder.attributes or {}).items():
+                    assert _has_a_form_in_otlp(value), f"{name} of {span.name}: {value!r}"
+        return Trace(spans)
 
 
 @dataclass
@@ -74,6 +79,13 @@ class Trace:
         for span in self.spans:
             found.setdefault(span.get_span_context().trace_id, []).append(span)
         return found
+
+
+def _has_a_form_in_otlp(value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return len({type(each) for each in values}) <= 1 and all(
+        isinstance(each, str | bool | int | float) for each in values
+    )
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
