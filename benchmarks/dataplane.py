@@ -122,14 +122,14 @@ def serving(haproxy: bool | None, streams: int) -> Iterator[tuple[Server, int]]:
 
 
 def measure(variants: list[Variant], streams: int, seconds: float, console: Console) -> dict[str, dict[str, Any]]:
-    """Variants of the same mode share a server. ``seconds``: how long each stream lasts at its client."""
+    """Variants of the same mode share a server, and all stream the same answers, eager ones for ``seconds``."""
+    tokens = min(MOST_TOKENS, round(seconds * RATE))
     results: dict[str, dict[str, Any]] = {}
     for haproxy in dict.fromkeys(variant.haproxy for variant in variants):
         with serving(haproxy, streams) as (server, port):
             time.sleep(SETTLE if haproxy is not None else 0.0)
             resting = asyncio.run(idle(server, min(10.0, seconds)))
             for variant in (each for each in variants if each.haproxy is haproxy):
-                tokens = min(MOST_TOKENS, round(seconds * (variant.rate or RATE)))
                 load = Load(streams, tokens, RAMP, variant.rate)
                 before = os.getloadavg()[0]
                 found = figures(asyncio.run(drive(server, port, load, SCHEDULE)), load, SCHEDULE, resting)
@@ -177,7 +177,9 @@ def _spread(value: dict[str, float] | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency and CPU per token of the whole stack.")
     parser.add_argument("--streams", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each stream lasts at its client")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of an eager stream; a paced one takes four times as long"
+    )
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement: 10 streams of 5 seconds")
     parser.add_argument("--only", nargs="*", choices=[variant.name for variant in VARIANTS])
     arguments = parser.parse_args()

@@ -1,4 +1,7 @@
-"""Other people's servers with the default model: llama-cpp-python's own and vLLM's, each a process on this machine."""
+"""Other people's servers with the default model, each a process on this machine.
+
+llama-cpp-python's own and vLLM's; and llama.cpp's `llama-server`, where DISCO_TEST_LLAMA_SERVER is its path.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from actors.engines.convert import convert
 from actors.engines.models import resolve
@@ -32,6 +37,19 @@ def llama_server(folder: Path, *options: str) -> Iterator[ServerProcess]:
     fixed += ["--n_ctx", str(LLAMA_CONTEXT), "--n_threads", "1", "--n_batch", "1"]
     command = [sys.executable, "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", PORT, *fixed, *options]
     with serving(command, folder / "log", "openapi.json") as process:
+        yield process
+
+
+@contextmanager
+def llama_cpp_server(folder: Path) -> Iterator[ServerProcess]:
+    program = os.environ.get("DISCO_TEST_LLAMA_SERVER")
+    if program is None:
+        pytest.skip("DISCO_TEST_LLAMA_SERVER does not say where llama.cpp's llama-server is")
+    # Token by token, as above.
+    fixed = ["--model", str(resolve(MODEL)), "--alias", MODEL, "--ctx-size", str(LLAMA_CONTEXT), "--parallel", "1"]
+    fixed += ["--threads", "1", "--batch-size", "1", "--ubatch-size", "1"]
+    command = [program, "--host", "127.0.0.1", "--port", PORT, *fixed]
+    with serving(command, folder / "log", "health") as process:
         yield process
 
 

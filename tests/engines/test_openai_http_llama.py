@@ -1,4 +1,4 @@
-"""A real server process, llama-cpp-python's own, and streams that move between it and the engine in this process."""
+"""Real server processes, and streams that move between them and the engine in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from serve_app.core.model import (
 )
 from serve_app.engine_settings import EngineSettings, LlamaCppEngineSettings
 from tests.engines.openai_support import QUESTION, chunks_of, read, request, started, text_of, until
-from tests.engines.real_servers import MODEL, TEMPLATE, llama_server
+from tests.engines.real_servers import MODEL, TEMPLATE, llama_cpp_server, llama_server
 from tests.engines.server_process import PATIENT, ServerProcess
 from tests.support.local_service import local_service
 
@@ -54,10 +54,24 @@ def _model() -> None:
     fetch(MODEL, print)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with llama_server(tmp_path_factory.mktemp("server")) as running:
+#: How to start each, and what its log says when it has noticed that its reader left.
+SERVERS = {
+    "llama-cpp-python": (llama_server, b"Disconnected from client"),
+    "llama-server": (llama_cpp_server, b"cancel task"),
+}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    start, _ = SERVERS[request.param]
+    with start(tmp_path_factory.mktemp("server")) as running:
         yield running
+
+
+@pytest.fixture
+def departure(request: pytest.FixtureRequest) -> bytes:
+    _, departure = SERVERS[request.node.callspec.params["server"]]
+    return departure
 
 
 @pytest.fixture(scope="module")
@@ -114,16 +128,16 @@ def test_a_text_cut_anywhere_is_carried_on_as_the_server_itself_would(server: Se
     asyncio.run(main())
 
 
-def test_a_reader_who_leaves_stops_the_server(server: ServerProcess, template: Path) -> None:
+def test_a_reader_who_leaves_stops_the_server(server: ServerProcess, template: Path, departure: bytes) -> None:
     async def main() -> None:
         async with started(server.url, **settings(template)) as engine:
             long = request(sampling=Sampling(max_tokens=900, temperature=0.0))
-            departures = server.log.read_bytes().count(b"Disconnected from client")
+            departures = server.log.read_bytes().count(departure)
             async with aclosing(engine.generate(long)) as items:
                 async for item in items:
                     if isinstance(item, TokenChunk) and item.index == 3:
                         break
-            await until(lambda: server.log.read_bytes().count(b"Disconnected from client") > departures)
+            await until(lambda: server.log.read_bytes().count(departure) > departures)
             # It has one context: as long as it goes on with the first answer, there is none to a second question.
             assert text_of(await read(engine, request(sampling=SHORT)))
 
