@@ -52,7 +52,7 @@ test-browser: install ## the page in a headless Chromium, where the machine has 
 cluster-test: install ## configs/k8s.yaml over seven hosts and a slow, lossy, cut network between them: ten minutes
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
-test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: about two minutes after the installation
+test-vllm: $(VLLM)/installed.log ## a real vLLM on the CPU: eleven minutes after the installation
 	$(VLLM)/bin/disco model convert smollm2-135m-instruct
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm tests/engines --timeout 900 \
 		-W ignore::pytest.PytestUnraisableExceptionWarning
