@@ -10,27 +10,18 @@ buffer, from the call to its first item, in the same run. The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import logging
 import os
-import tempfile
-import threading
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
-import uvloop
-
+from benchmarks.direct import handle, with_endpoints
 from benchmarks.load import Spread
-from benchmarks.stack import free_ports, write_configuration
-from serve_app.cli import ready
-from serve_app.cli.configfile import load
-from serve_app.cli.launch import prepare, running
-from serve_app.cli.signals import stop_by_signal
+from serve_app.cli.launch import prepare
 from serve_app.core.cost import CostModel, UnitCost
 from serve_app.core.endpoint import Endpoint
 from serve_app.core.latency import LatencyProfile, LinearTtft
@@ -59,7 +50,6 @@ TARGET: Final = "target"
 MODES: Final = (MigrationMode.OVERLAP, MigrationMode.BREAK)
 
 _PROMPT: Final = TextPrompt("the bridge over the river")
-_START_LIMIT: Final = 120.0
 _PROFILE: Final = LatencyProfile(LinearTtft(0.0, 0.01), 1000.0, 50.0)
 
 
@@ -160,20 +150,12 @@ async def first_item(handle: Any, number: int) -> float:
     return seconds
 
 
-async def measure(migrations: int, tokens: int) -> dict[str, Any]:
-    from ray import serve
-
-    from actors.handles import ServeEndpoint, expected_info
-
-    app, _ = settings()
-    handles = {name: serve.get_deployment_handle(f"endpoint-{name}", "disco") for name in app.endpoints}
-    endpoints = {name: ServeEndpoint(handles[name], expected_info(name, app.endpoints[name])) for name in handles}
-    for endpoint in endpoints.values():
-        await endpoint.describe(_START_LIMIT)
+async def measure(migrations: int, tokens: int, endpoints: Mapping[EndpointId, Endpoint]) -> dict[str, Any]:
+    target = handle(TARGET)
     found: dict[str, list[float]] = {"plain": [], **{mode.value: [] for mode in MODES}}
     for number in range(-len(MODES), migrations):
         mode = MODES[number % len(MODES)]
-        plain = await first_item(handles[TARGET], number + len(MODES))
+        plain = await first_item(target, number + len(MODES))
         moved = await migrate(endpoints, mode, tokens, number + len(MODES))
         if number >= 0:  # the first of each kind opens connections
             found["plain"].append(plain)
@@ -183,32 +165,14 @@ async def measure(migrations: int, tokens: int) -> dict[str, Any]:
     return {name: asdict(spread) for name, spread in spreads.items() if spread} | {"migrations": len(moves)}
 
 
-def wait_until_ready(port: int) -> None:
-    give_up = time.monotonic() + _START_LIMIT
-    while (state := ready.ask(f"http://127.0.0.1:{port}")) is None or state.waiting or not state.warm:
-        if time.monotonic() > give_up:
-            raise TimeoutError("the application did not become ready")
-        threading.Event().wait(0.1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="From a migration's trigger to the target's Accepted.")
     parser.add_argument("--migrations", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=512, help="tokens in the buffer that travels")
     arguments = parser.parse_args()
-    (port,) = free_ports(1)
     prepare()
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "handoff.yaml"
-        write_configuration(path, port, *settings())
-        configuration = load(str(path))
     busy = os.getloadavg()[0]
-    # Serve's handles live on the loop, so it has to outlive them.
-    with stop_by_signal(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, running(configuration):
-        wait_until_ready(port)
-        result = runner.run(measure(arguments.migrations, arguments.tokens))
-        # From here on the loop stands still, of which Serve complains.
-        logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+    result = with_endpoints(*settings(), partial(measure, arguments.migrations, arguments.tokens))
     for name in ("migration", *(mode.value for mode in MODES), "plain"):
         print(f"{name:10} p50 {result[name]['p50']:7.2f} ms   p99 {result[name]['p99']:7.2f} ms")
     print(json.dumps(result | {"tokens": arguments.tokens, "load_before": round(busy, 2)}))
