@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, redirect_stderr
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -181,7 +182,9 @@ def main() -> None:
     kills = parser.parse_args().kills
     prepare()
     busy = os.getloadavg()[0]
-    found = with_endpoints(*settings(), partial(measure, kills))
+    # Ray tells every death on this stream, with advice.
+    with redirect_stderr(io.StringIO()):
+        found = with_endpoints(*settings(), partial(measure, kills))
     spreads = {name: Spread.of(seconds) for name, seconds in asdict(found).items()}
     figures: dict[str, Any] = {f"{name}_ms": asdict(spread) for name, spread in spreads.items() if spread}
     for name, label in (("noticed", "until known"), ("resumed", "next token"), ("ttft", "first token")):

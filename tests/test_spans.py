@@ -140,7 +140,7 @@ def test_decisions_are_events_with_their_verdicts() -> None:
     request = trace.one("chat disco")
     dispatch = dict(event(request, "disco.dispatch").attributes)
     assert dispatch["disco.policy"] == "disco-d*"
-    assert dispatch["disco.launches"] == ("cloud", "phone")
+    assert dispatch["disco.launches"] == ["cloud", "phone"]
     assert len(dispatch["disco.delays"]) == 2
     assert dispatch["disco.reason"]
     verdicts = {e.attributes["disco.target"]: e for e in request.events if e.name == "disco.verdict"}
@@ -164,7 +164,7 @@ def test_names_are_the_conventions() -> None:
     assert request["gen_ai.request.max_tokens"] == 60
     assert request["gen_ai.usage.output_tokens"] == 60
     assert request["gen_ai.usage.input_tokens"] > 0
-    assert request["gen_ai.response.finish_reasons"] == ("length",)
+    assert request["gen_ai.response.finish_reasons"] == ["length"]
     assert "error.type" not in request
     rest = {name for span in trace.spans for name in attributes(span)} - known
     assert {name.split(".")[0] for name in rest} == {"disco", "url"}
