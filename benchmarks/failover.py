@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, redirect_stderr
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -176,14 +175,26 @@ async def measure(kills: int, endpoints: Mapping[EndpointId, Endpoint]) -> Found
     return found
 
 
+@contextmanager
+def _silent_ray() -> Iterator[None]:
+    """It tells every death on standard error, with advice."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the death of a replica costs one stream.")
     parser.add_argument("--kills", type=int, default=20)
     kills = parser.parse_args().kills
     prepare()
     busy = os.getloadavg()[0]
-    # Ray tells every death on this stream, with advice.
-    with redirect_stderr(io.StringIO()):
+    with _silent_ray():
         found = with_endpoints(*settings(), partial(measure, kills))
     spreads = {name: Spread.of(seconds) for name, seconds in asdict(found).items()}
     figures: dict[str, Any] = {f"{name}_ms": asdict(spread) for name, spread in spreads.items() if spread}
