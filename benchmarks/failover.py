@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -177,14 +178,19 @@ async def measure(kills: int, endpoints: Mapping[EndpointId, Endpoint]) -> Found
 
 @contextmanager
 def _silent_ray() -> Iterator[None]:
-    """It tells every death on standard error, with advice."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    """It tells every death, with advice, on whatever stream it had when it was imported."""
+    sys.stdout.flush()
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in kept:
+        os.dup2(nowhere, stream)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        sys.stdout.flush()
+        for stream, original in kept.items():
+            os.dup2(original, stream)
+            os.close(original)
         os.close(nowhere)
 
 
