@@ -36,7 +36,7 @@ from actors.engines.models import fetch, resolve
 from actors.engines.openai_http import OpenAIHttpEngine
 from benchmarks.processes import Server, python
 from serve_app.core.errors import DiscoError
-from serve_app.core.model import GenerationRequest, Prompt, Receipt, Sampling, TextPrompt, TokenChunk
+from serve_app.core.model import GenerationRequest, Prompt, Sampling, TextPrompt, TokenChunk
 from serve_app.engine_settings import OpenAIHttpEngineSettings, VllmEngineSettings
 
 MODEL: Final = "smollm2-135m-instruct"
@@ -263,15 +263,17 @@ async def vllm() -> dict[str, int]:
     from actors.engines.vllm_engine import VllmEngine
     from actors.engines.vllm_runtime import load_runtime
 
-    made = [0]
+    made, found = [0], [0]
 
     class Counter(StatLoggerBase):  # type: ignore[misc]
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             """Nothing to prepare."""
 
-        def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:  # noqa: ARG002
+        def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
             if iteration_stats is not None:
                 made[0] += iteration_stats.num_generation_tokens
+            if scheduler_stats is not None and scheduler_stats.prefix_cache_stats is not None:
+                found[0] += scheduler_stats.prefix_cache_stats.hits
 
         def log_engine_initialized(self) -> None:
             """Nobody is interested."""
@@ -291,11 +293,9 @@ async def vllm() -> dict[str, int]:
         return made[0]
 
     async def seen(prompt: Prompt) -> int:
-        async with aclosing(engine.generate(ask(prompt, 1))) as leg:
-            async for item in leg:
-                if isinstance(item, Receipt) and item.reused:
-                    return item.reused
-        return 0
+        before = found[0]
+        await read(engine, ask(prompt, 1))
+        return found[0] - before
 
     try:
         return await measure(Subject(engine, computed, VLLM_CHUNK, seen=seen))

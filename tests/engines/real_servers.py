@@ -45,9 +45,9 @@ def llama_cpp_server(folder: Path) -> Iterator[ServerProcess]:
     program = os.environ.get("DISCO_TEST_LLAMA_SERVER")
     if program is None:
         pytest.skip("DISCO_TEST_LLAMA_SERVER does not say where llama.cpp's llama-server is")
-    # Token by token, as above.
+    # Token by token, as above: its start needs batches of two, which are evaluated by their parts.
     fixed = ["--model", str(resolve(MODEL)), "--alias", MODEL, "--ctx-size", str(LLAMA_CONTEXT), "--parallel", "1"]
-    fixed += ["--threads", "1", "--batch-size", "1", "--ubatch-size", "1"]
+    fixed += ["--threads", "1", "--batch-size", "2", "--ubatch-size", "1"]
     command = [program, "--host", "127.0.0.1", "--port", PORT, *fixed]
     with serving(command, folder / "log", "health") as process:
         yield process

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +55,30 @@ def _model() -> None:
     fetch(MODEL, print)
 
 
-#: How to start each, and what its log says when it has noticed that its reader left.
-SERVERS = {
-    "llama-cpp-python": (llama_server, b"Disconnected from client"),
-    "llama-server": (llama_cpp_server, b"cancel task"),
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """unaided: how it continues where its template is not known. departure: what its log says of a reader who left."""
+
+    start: Callable[[Path], AbstractContextManager[ServerProcess]]
+    unaided: ContinuesBy
+    departure: bytes
+
+
+KINDS = {
+    "llama-cpp-python": Kind(llama_server, ContinuesBy.NO, b"Disconnected from client"),
+    "llama-server": Kind(llama_cpp_server, ContinuesBy.TEXT, b"cancel task"),
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=KINDS)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    start, _ = SERVERS[request.param]
-    with start(tmp_path_factory.mktemp("server")) as running:
+    with KINDS[request.param].start(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
 @pytest.fixture
-def departure(request: pytest.FixtureRequest) -> bytes:
-    _, departure = SERVERS[request.node.callspec.params["server"]]
-    return departure
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.node.callspec.params["server"]]
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +96,9 @@ async def raw(server: ServerProcess, prompt: str, tokens: int) -> str:
         return text
 
 
-def test_what_the_server_can_do_is_found_out(server: ServerProcess, template: Path) -> None:
+def test_what_the_server_can_do_is_found_out(server: ServerProcess, template: Path, kind: Kind) -> None:
     async def main() -> None:
-        for known, expected in ((str(template), ContinuesBy.TEXT), (None, ContinuesBy.NO)):
+        for known, expected in ((str(template), ContinuesBy.TEXT), (None, kind.unaided)):
             given = settings(template, continues_by="probe", chat_template=known)
             async with started(server.url, **given) as engine:
                 await until(lambda engine=engine: engine._able is not None)  # type: ignore[misc]
@@ -128,16 +135,16 @@ def test_a_text_cut_anywhere_is_carried_on_as_the_server_itself_would(server: Se
     asyncio.run(main())
 
 
-def test_a_reader_who_leaves_stops_the_server(server: ServerProcess, template: Path, departure: bytes) -> None:
+def test_a_reader_who_leaves_stops_the_server(server: ServerProcess, template: Path, kind: Kind) -> None:
     async def main() -> None:
         async with started(server.url, **settings(template)) as engine:
             long = request(sampling=Sampling(max_tokens=900, temperature=0.0))
-            departures = server.log.read_bytes().count(departure)
+            departures = server.log.read_bytes().count(kind.departure)
             async with aclosing(engine.generate(long)) as items:
                 async for item in items:
                     if isinstance(item, TokenChunk) and item.index == 3:
                         break
-            await until(lambda: server.log.read_bytes().count(departure) > departures)
+            await until(lambda: server.log.read_bytes().count(kind.departure) > departures)
             # It has one context: as long as it goes on with the first answer, there is none to a second question.
             assert text_of(await read(engine, request(sampling=SHORT)))
 
