@@ -47,7 +47,8 @@ def newcomers(cluster: Cluster, seed: int, count: int = 10) -> Crowd:
 
 def first_text(newcomers: Crowd) -> float:
     """Seconds from the first of them, which came with a fault, until any of them had text. None of them failed."""
-    assert not problems(newcomers.wait())
+    failed = problems(newcomers.wait())
+    assert not failed, failed
     began = newcomers.visits[0].began
     return min(visit.seen.arrivals[0][0] for visit in newcomers.visits) - began
 

@@ -141,6 +141,14 @@ def secrets_are_named_and_not_shipped(d: Deployed) -> Iterator[str]:
             yield "router: keys need defaultMode 0440 and an fsGroup, or the router refuses them or cannot read them"
 
 
+def requests_survive_their_router(d: Deployed) -> Iterator[str]:
+    """One that has no byte of its answer yet goes to another router, once: what kills one must not kill all."""
+    if "empty-response" not in d.environment.get("RAY_SERVE_HAPROXY_RETRY_ON", "").split():
+        yield "RAY_SERVE_HAPROXY_RETRY_ON: requests fail that reach a router in the instant of its death"
+    if d.environment.get("RAY_SERVE_HAPROXY_RETRIES") != "1":
+        yield "RAY_SERVE_HAPROXY_RETRIES: a request that kills routers would be given to all of them"
+
+
 def streams_end_before_their_pods(d: Deployed) -> Iterator[str]:
     """stream_seconds <= drain_seconds < Ray's drain < Kubernetes' patience; HAProxy and gateways wait as long."""
     longest, drain = d.configuration.live.limits.stream_seconds, d.configuration.app.drain_seconds
@@ -294,6 +302,7 @@ RULES = (
     secrets_are_named_and_not_shipped,
     streams_end_before_their_pods,
     far_nodes_are_borne_with,
+    requests_survive_their_router,
     upgrades_wait_for_engines,
     evictions_leave_a_router,
     every_process_has_the_same_environment,

@@ -279,6 +279,16 @@ MISTAKES: Mapping[str, Mistake] = {
         guards.far_nodes_are_borne_with,
         "later than 0.1 s gets no requests",
     ),
+    "HAProxy's care for requests that were sent": (
+        lambda d: environment(d).pop("RAY_SERVE_HAPROXY_RETRY_ON"),
+        guards.requests_survive_their_router,
+        "in the instant of its death",
+    ),
+    "HAProxy's three attempts": (
+        lambda d: environment(d).pop("RAY_SERVE_HAPROXY_RETRIES"),
+        guards.requests_survive_their_router,
+        "given to all of them",
+    ),
     "HAProxy's default": (
         lambda d: environment(d).update(RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S="120"),
         guards.streams_end_before_their_pods,
