@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from serve_app.cli.options import finite
+from serve_app.cli.screen import screen
 
 
 def bench(
@@ -78,4 +78,4 @@ def bench(
         rows=rows,
         plots=plots,
     )
-    raise typer.Exit(run(options, Console()))
+    raise typer.Exit(run(options, screen()))

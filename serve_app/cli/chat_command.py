@@ -6,10 +6,10 @@ import sys
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from serve_app.cli.exits import BAD_INPUT
 from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption, finite
+from serve_app.cli.screen import screen
 
 
 def chat(
@@ -69,7 +69,7 @@ def chat(
     if prompt is None:
         from serve_app.cli.conversation import converse
 
-        raise typer.Exit(converse(options, Console()))
+        raise typer.Exit(converse(options, screen()))
     from serve_app.cli.chat import chat as run
 
-    raise typer.Exit(run(options, Console()))
+    raise typer.Exit(run(options, screen()))

@@ -7,12 +7,13 @@ from itertools import groupby
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from serve_app.cli.exits import BAD_INPUT
+from serve_app.cli.screen import screen
 
 #: Characters.
 _VALUE_WIDTH: Final = 24
@@ -50,7 +51,7 @@ def show(
         typer.echo(json_format.dumps([asdict(setting) for setting in chosen], indent=1))
         return
     rows = [(setting.path, _written(setting.value), setting.given, setting.meaning) for setting in chosen]
-    Console().print(_page(rows))
+    screen().print(_page(rows))
 
 
 @config.command()

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.exits import FAILED
+from serve_app.cli.screen import screen
 
 
 def convert(
@@ -23,7 +23,7 @@ def convert(
     from actors.engines.convert import ConvertError
     from actors.engines.convert import convert as run
 
-    console = Console()
+    console = screen()
     try:
         run(source, folder, lambda line: console.print(escape(line), highlight=False, soft_wrap=True))
     except ConvertError as error:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from serve_app.cli.options import KeyEnvOption, UrlOption, finite
+from serve_app.cli.screen import screen
 from serve_app.client.server import Server
 
 device = typer.Typer(help="Devices that join a running service.", no_args_is_help=True)
@@ -66,7 +66,7 @@ def add(
         registration["api_key"] = None if its_key_env is None else named_key(its_key_env)
     except BadArgument as error:
         raise typer.Exit(complain(error)) from None
-    raise typer.Exit(run(register(_server(url, key, key_env), registration, Console())))
+    raise typer.Exit(run(register(_server(url, key, key_env), registration, screen())))
 
 
 @device.command("list")
@@ -80,7 +80,7 @@ def show(
     from serve_app.cli.device import run
     from serve_app.cli.device import show as listing
 
-    raise typer.Exit(run(listing(_server(url, key, key_env), Console(), as_json=json)))
+    raise typer.Exit(run(listing(_server(url, key, key_env), screen(), as_json=json)))
 
 
 @device.command()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Final, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from serve_app.cli.bench_command import bench
@@ -23,6 +22,7 @@ from serve_app.cli.exits import BAD_INPUT, FAILED
 from serve_app.cli.keys import keys
 from serve_app.cli.options import finite
 from serve_app.cli.profile import profile
+from serve_app.cli.screen import screen
 from serve_app.cli.supervisor import supervise
 from serve_app.cli.top_command import top
 
@@ -78,7 +78,7 @@ def check(config: ConfigArgument = "disco", json: JsonOption = False) -> None:
         found = {"problems": [], "warnings": doubts(configuration), "facts": facts(configuration)}
         typer.echo(dumps({"configuration": config} | found))
     else:
-        Console().print(describe(configuration))
+        screen().print(describe(configuration))
         for doubt in doubts(configuration):
             warn(f"warning: {doubt}")
 
@@ -139,7 +139,7 @@ def simulate(
         json_file=json,
         plots=plots,
     )
-    raise typer.Exit(run(options, Console()))
+    raise typer.Exit(run(options, screen()))
 
 
 @app.command(rich_help_panel=FORESEE)
@@ -149,7 +149,7 @@ def traces(
     """Where the public measurements are that the simulator can use; or whether a folder holds them."""
     from serve_app.cli.traces import traces as run
 
-    raise typer.Exit(run(folder, Console()))
+    raise typer.Exit(run(folder, screen()))
 
 
 @models.command("list")
@@ -170,7 +170,7 @@ def list_models(json: JsonOption = False) -> None:
         ]
         typer.echo(dumps(listed))
         return
-    console = Console()
+    console = screen()
     for name, known in KNOWN.items():
         state = paths[name] or f"not fetched, {known.megabytes} MB"
         console.print(f"{name}  ({known.licence})  {escape(state)}", highlight=False, soft_wrap=True)
@@ -182,7 +182,7 @@ def fetch(names: Annotated[list[str], typer.Argument(help="Known models; see `di
     from actors.engines.models import FetchError
     from actors.engines.models import fetch as bring
 
-    console = Console()
+    console = screen()
     for name in names:
         try:
             bring(name, lambda line: console.print(escape(line), highlight=False, soft_wrap=True))
@@ -210,7 +210,7 @@ def version(json: JsonOption = False) -> None:
     if json:
         typer.echo(dumps(found | {"python": platform.python_version(), "platform": platform.platform()}))
         return
-    console = Console()
+    console = screen()
     for package, number in found.items():
         console.print(f"{package} {number or 'not installed'}", highlight=False)
     console.print(f"Python {platform.python_version()} on {platform.platform()}", highlight=False)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
+
+from serve_app.cli.screen import screen
 
 
 def profile(
@@ -23,4 +24,4 @@ def profile(
     from serve_app.cli.profiling import profile as run
 
     options = ProfileOptions(endpoint=endpoint, config=config, output=output, as_json=json)
-    raise typer.Exit(run(options, Console()))
+    raise typer.Exit(run(options, screen()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from serve_app.cli.options import KeyEnvOption, KeyOption, UrlOption, finite
+from serve_app.cli.screen import screen
 
 
 def top(
@@ -26,4 +26,4 @@ def top(
     from serve_app.cli.top import top as run
 
     options = TopOptions(url=url, key=key, key_env=key_env, every=every, once=once, as_json=json)
-    raise typer.Exit(run(options, Console()))
+    raise typer.Exit(run(options, screen()))
