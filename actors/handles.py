@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextvars import Context
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -58,6 +59,15 @@ def described(info: EndpointInfo, engine: EngineInfo) -> EndpointInfo:
     )
 
 
+def _unrelated(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Make a call that belongs to no request of Serve's.
+
+    When a client leaves, Serve cancels the calls that its request has made before the router hears of it. To the
+    session that would be an endpoint that gave up, and it would start another.
+    """
+    return Context().run(call, *arguments)
+
+
 class ServeEndpoint:
     """Cancels its call explicitly whenever the stream is closed early, for nothing else reliably does."""
 
@@ -102,7 +112,7 @@ class ServeEndpoint:
         return single_items(self._batches(request), request, self._info.id)
 
     async def _batches(self, request: GenerationRequest) -> AsyncGenerator[list[StreamItem], None]:
-        response = self._generate.remote(request)
+        response = _unrelated(self._generate.remote, request)
         # Until the first item is there, the call may be assigned in the very instant in which it is cancelled, and
         # Serve would forget to cancel it. So the reader of the first item is a task of its own that sees this through.
         first = asyncio.ensure_future(_next_batch(response))
@@ -135,7 +145,7 @@ class ServeEndpoint:
 
     async def _ask(self) -> EngineInfo:
         try:
-            answer: EngineInfo | Refusal = await self._describe.remote()
+            answer: EngineInfo | Refusal = await _unrelated(self._describe.remote)
         except Exception as error:  # noqa: BLE001 - every failure of Ray becomes one of ours
             raise failure_of(error, self._info.id) from None
         if isinstance(answer, Refusal):
