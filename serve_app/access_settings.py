@@ -52,7 +52,7 @@ class KeyLimits(Settings):
         default=None, description="Keeps every request on one kind of endpoint."
     )
     endpoints: tuple[Name, ...] = Field(default=(), strict=False, description="The only ones it may use; empty: any.")
-    streams: Whole | None = Field(default=None, ge=1, description="Answers under way at once.")
+    streams: Whole | None = Field(default=None, ge=1, le=1_000_000, description="Answers under way at once.")
     requests_per_minute: Whole | None = Field(default=None, ge=1, le=100_000, description="In any 60 seconds.")
     usd_per_day: Amount | None = Field(
         default=None, description="Budget of a day in UTC, USD by the report's cost_usd."

@@ -122,7 +122,7 @@ def _problems(name: str, settings: KeySettings, app: AppSettings) -> list[str]:
     problems += [
         f"{limited}: {limit} cannot be shared by {app.router.replicas} router replicas; allow at least one for each"
         for limited, limit in settings.counted.items()
-        if limit < app.router.replicas
+        if settings.scope == "api" and limit < app.router.replicas
     ]
     if settings.scope == "device":
         problems += _problems_of_reporter(settings, app)

@@ -93,6 +93,8 @@ def plan(wish: Wish) -> Workload:
     """Raises ``BadInput``, whose message names the option or the file and column."""
     if not 1 <= wish.requests <= MOST:
         raise BadInput(f"--requests: must be a number from 1 to {MOST}")
+    if wish.prompt is not None and not wish.prompt.strip():
+        raise BadInput("--prompt: must not be empty; leave it out for made questions")
     for option, value in (("--gap", wish.gap), ("--duration", wish.duration)):
         if value is not None and not 0 < value < math.inf:
             raise BadInput(f"{option}: must be a positive number of seconds")

@@ -39,7 +39,8 @@ applications:
 
 Units are seconds, tokens, tokens per second, joules and USD unless a line says otherwise. Unknown keys are errors.
 NAME stands for a name of yours: letters, digits, dots, dashes and underscores. No secret belongs into a configuration:
-keys of servers are named by their environment variable, keys of clients by their hash."""
+keys of servers are named by their environment variable, keys of clients by their hash. Of exponents, YAML takes
+`5.0e+3` for a number and `5e3` for text."""
 
 _PARTS = (
     ("args", "Settings of the application: `args`", AppSettings),

@@ -191,9 +191,11 @@ def _frame_problems(document: dict[str, Any]) -> list[str]:
     http = document.get("http_options")
     if isinstance(http, dict):
         problems += _unknown(http, HTTPOptionsSchema, "http_options.")
-        port = http.get("port")
-        if isinstance(port, int) and (isinstance(port, bool) or not 1 <= port <= 65535):
-            problems.append("http_options.port: must be a number from 1 to 65535")
+        port = http.get("port", 8000)
+        # Serve's schema refuses the rest.
+        looks_like_one = isinstance(port, int | float) or (isinstance(port, str) and port.strip().isdigit())
+        if looks_like_one and (type(port) is not int or not 1 <= port <= 65535):
+            problems.append("http_options.port: must be a whole number from 1 to 65535, without quotes")
         if http.get("root_path", "") not in ("", "/"):
             problems.append("http_options.root_path: OpenAI's clients expect /v1; leave it out")
         if http.get("host") is not None:

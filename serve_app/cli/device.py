@@ -46,7 +46,7 @@ def measured(profile: Path) -> Any:
     """What `disco profile` wrote. Raises ``BadArgument``."""
     try:
         return json.loads(profile.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise BadArgument("--profile: cannot be read; name a file that `disco profile` wrote") from None
 
 

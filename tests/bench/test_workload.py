@@ -82,6 +82,7 @@ def test_a_log_may_be_stretched_and_cut(tmp_path: Path) -> None:
     ("wish", "words"),
     [
         (replace(WISH, requests=0), "--requests"),
+        (replace(WISH, prompt=" "), "--prompt: must not be empty"),
         (replace(WISH, gap=0.0), "--gap"),
         (replace(WISH, gap=float("nan")), "--gap"),
         (replace(WISH, duration=-1.0), "--duration"),
