@@ -225,13 +225,13 @@ async def llama_server(binary: Path) -> dict[str, int]:
 
 async def vllm_server() -> dict[str, int]:
     command = python("vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "PORT")
-    arguments = ["--model", str(convert(MODEL, None, print))]
-    arguments += ["--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT)]
-    arguments += ["--max-num-seqs", "1", "--enforce-eager", "--enable-prompt-tokens-details"]
-    arguments += ["--max-num-batched-tokens", str(VLLM_CHUNK), "--block-size", "32"]
+    command += ["--model", str(convert(MODEL, None, print))]
+    command += ["--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT)]
+    command += ["--max-num-seqs", "1", "--enforce-eager", "--enable-prompt-tokens-details"]
+    command += ["--max-num-batched-tokens", str(VLLM_CHUNK), "--block-size", "32"]
     small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with served(command + arguments, small | offline, "v1/models") as root:
+    with served(command, small | offline, "v1/models") as root:
         computed = partial(_metric, root, "vllm:generation_tokens_total")
         async with reached(root) as engine:
             return await measure(Subject(engine, computed, VLLM_CHUNK, seen=partial(_cached, root)))

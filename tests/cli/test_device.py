@@ -139,15 +139,22 @@ def test_a_server_that_does_not_say_leaves_the_load_out() -> None:
     assert "load" not in asked[-1][3]
 
 
-def test_a_server_that_stays_mute_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns: list[float] = []
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds between heartbeats, none of which passes; Ctrl-C comes in the third pause."""
+    paused: list[float] = []
 
     async def turn(seconds: float) -> None:
-        turns.append(seconds)
-        if len(turns) == 3:
+        paused.append(seconds)
+        if len(paused) == 3:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(device_module.asyncio, "sleep", turn)
+    return paused
+
+
+@pytest.mark.usefixtures("turns")
+def test_a_server_that_stays_mute_is_told_once() -> None:
     with service({("POST", "/disco/devices/phone/report"): (204, None)}) as (url, asked):
         result = run(url, "report", "phone", "--every", "1", "--server", "http://127.0.0.1:9/v1")
     assert (result.exit_code, len(asked)) == (OK, 3)
@@ -189,19 +196,11 @@ def test_a_call_that_is_broken_off_is_no_success(command: list[str], monkeypatch
     assert run("http://127.0.0.1:9", *command).exit_code == INTERRUPTED
 
 
-def test_once_or_for_ever_a_refusal_ends_it_and_an_absence_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_or_for_ever_a_refusal_ends_it_and_an_absence_does_not(turns: list[float]) -> None:
     with service({}) as (url, asked):
         assert run(url, "report", "phone", "--every", "1").exit_code == BAD_INPUT
         assert len(asked) == 1
     assert run(url, "report", "phone", "--once").exit_code == UNREACHABLE
-    turns: list[float] = []
-
-    async def turn(seconds: float) -> None:
-        turns.append(seconds)
-        if len(turns) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(device_module.asyncio, "sleep", turn)
     assert run(url, "report", "phone", "--every", "7").exit_code == OK
     assert all(0 <= seconds <= 7 for seconds in turns)
 
