@@ -128,7 +128,7 @@ def measure(variants: list[Variant], streams: int, seconds: float, console: Cons
     for haproxy in dict.fromkeys(variant.haproxy for variant in variants):
         with serving(haproxy, streams) as (server, port):
             time.sleep(SETTLE if haproxy is not None else 0.0)
-            resting = asyncio.run(idle(server, min(10.0, seconds)))
+            resting = asyncio.run(idle(server, seconds))
             for variant in (each for each in variants if each.haproxy is haproxy):
                 load = Load(streams, tokens, RAMP, variant.rate)
                 before = os.getloadavg()[0]

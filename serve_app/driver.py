@@ -36,7 +36,7 @@ from serve_app.core.session import StreamSession
 from serve_app.core.ticks import tick_before
 
 #: Paced text goes out at the last tick at which its first token is not yet due within this share of the slack, with all
-#: that is due within the slack. Ticks come every eighth of a slack, so the earliest leaves a quarter of it ahead.
+#: that is due within the slack. Ticks come every quarter of a slack, so the earliest leaves three eighths of it ahead.
 PACED_MARGIN = 0.125
 
 #: Seconds for which the end of a stream waits for legs to stop. One that hangs stops by itself when it can.
