@@ -200,7 +200,7 @@ def _suite(options: SimulateOptions, console: Console) -> int:
             "splits": options.splits,
             "verdicts": [asdict(line) for line in lines],
             "rows": [row.as_json() for row in results.rows],
-            "joint": [asdict(row) | {"cut": row.cut} for row in results.joint],
+            "joint": [asdict(row) | {"cut": row.cut, "largest_cut": row.largest_cut} for row in results.joint],
             "moves": [asdict(saving) | {"saved": saving.saved} for saving in results.savings],
             "arrivals": [asdict(one) for one in queued],
         },

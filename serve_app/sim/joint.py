@@ -38,7 +38,8 @@ class JointRow:
 
     joint, separate: mean TTFT in seconds; joint_tokens, separate_tokens: the shares that were spent. In ``separate``,
     an answer that the constrained side begins counts whole, since whether it moves is decided afterwards. slower: lower
-    end of the interval by which joint exceeds separate, seconds.
+    end of the interval by which joint exceeds separate, seconds. ``floor``: mean TTFT in seconds if every request
+    races, whatever that takes.
     """
 
     service: str
@@ -51,10 +52,15 @@ class JointRow:
     joint_tokens: float
     separate_tokens: float
     slower: float
+    floor: float
 
     @property
     def cut(self) -> float:
         return 1 - self.joint / self.separate
+
+    @property
+    def largest_cut(self) -> float:
+        return 1 - self.floor / self.separate
 
 
 def play_joint(case: Case, splits: int, budgets: Sequence[float] = BUDGETS) -> list[JointRow]:
@@ -77,6 +83,7 @@ def play_joint(case: Case, splits: int, budgets: Sequence[float] = BUDGETS) -> l
                 _tokens(joint, lengths.mean, OWNED),
                 _tokens(separate, lengths.mean, ANSWER),
                 least_mean_excess(benches, joint, separate, draws),
+                float(np.mean([bench.everything_raced for bench in benches])),
             )
         )
     return rows

@@ -19,6 +19,7 @@ from serve_app.core.lengths import LengthDistribution
 from serve_app.core.schedule import Schedule
 from serve_app.sim.bounds import Curve, Floats, best_share, best_waits, clairvoyant
 from serve_app.sim.requests import Requests
+from serve_app.sim.tail_bounds import least_with_races, least_with_waits
 from serve_app.sim.vector import replay
 
 #: Prompt lengths that are told apart, at most: groups with equal shares of requests and tokens.
@@ -80,7 +81,8 @@ class Bench:
         self.prompts = lengths.lengths
         #: Probability of each length.
         self.chance = lengths.probabilities
-        answers: Floats = device.slope * self.prompts.astype(np.float64) + device.intercept
+        self.answers: Floats = device.slope * self.prompts.astype(np.float64) + device.intercept
+        answers = self.answers
         shape = (self.server.size, self.prompts.size)
         server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(answers, shape)
         #: TTFTs of the two sides alone, by T_s and length.
@@ -117,6 +119,16 @@ class Bench:
         order = np.argsort(values)
         row, chance = order // self.prompts.size, self.chance[order % self.prompts.size]
         return [float(values[order[_reach(weight[row] * chance, TAIL)]]) for weight in weights]
+
+    @property
+    def everything_raced(self) -> float:
+        """Mean TTFT in seconds if every request races: what no spend can improve on."""
+        return float(np.minimum(self.cheap, self.dear).mean(axis=0) @ self.chance)
+
+    def least_p99(self, share: float) -> float:
+        """Seconds; no schedule that spends ``share`` of the prompt tokens on these draws has a lower one."""
+        least = least_with_waits if self.regime is Regime.DEVICE_CONSTRAINED else least_with_races
+        return least(self.server, self.prompts.astype(np.float64), self.answers, self.chance, share, 1 - TAIL)
 
     def stochastic_mean(self, reading: Reading, share: float) -> float:
         """Of the random baseline that spends ``share``: every request is chosen with this probability."""

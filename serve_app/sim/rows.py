@@ -42,8 +42,9 @@ class Figures:
     """One policy on one row, one entry per split. Means and P99s in seconds; ``spent``: its own share of tokens.
 
     The baselines and bounds are those that spend as much: ``mean_of`` and ``p99_of`` the random baseline by reading,
-    ``optimum`` in-sample, ``oracle`` clairvoyant. p99_worse: lower end of the bootstrap interval of P99 minus the
-    baseline's, by reading, for the default policy where its mean over splits is worse at all.
+    ``optimum`` in-sample, ``oracle`` clairvoyant. Of the default policy only, ``least_p99``: of any schedule knowing
+    F; ``p99_worse``: lower end of the bootstrap interval of P99 minus the baseline's, by reading, where its mean over
+    splits is worse at all.
     """
 
     mean: Floats
@@ -53,6 +54,7 @@ class Figures:
     p99_of: Mapping[Reading, Floats]
     optimum: Floats
     oracle: Floats
+    least_p99: Floats | None
     p99_worse: Mapping[Reading, float]
 
     @property
@@ -77,13 +79,24 @@ class Figures:
             "oracle_share": self.capture(self.oracle),
             **{f"mean_cut_{reading.value}": self.mean_cut(reading) for reading in Reading},
             **{f"p99_cut_{reading.value}": self.p99_cut(reading) for reading in Reading},
+            **self._largest_p99_cuts(),
         }
+
+    def _largest_p99_cuts(self) -> dict[str, float]:
+        if self.least_p99 is None:
+            return {}
+        return {f"largest_p99_cut_{reading.value}": self.largest_p99_cut(reading) for reading in Reading}
 
     def mean_cut(self, reading: Reading) -> float:
         return 1 - float(self.mean.sum() / self.mean_of[reading].sum())
 
     def p99_cut(self, reading: Reading) -> float:
         return 1 - float(self.p99.sum() / self.p99_of[reading].sum())
+
+    def largest_p99_cut(self, reading: Reading) -> float:
+        """By any schedule that spends as much; the default policy's only."""
+        assert self.least_p99 is not None
+        return 1 - float(self.least_p99.sum() / self.p99_of[reading].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +158,7 @@ def _row(case: Case, benches: Sequence[Bench], budget: float, draws: Floats) -> 
 
 
 def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats | None) -> Figures:
-    """``draws``: None spares the intervals."""
+    """``draws``: None spares the intervals and the bound of P99."""
     pairs = list(zip(benches, played, strict=True))
     p99 = np.array([one.p99 for one in played])
     p99_of = {
@@ -162,6 +175,7 @@ def _figures(benches: Sequence[Bench], played: Sequence[Played], draws: Floats |
         p99_of=p99_of,
         optimum=np.array([bench.optimum.at(one.spent) for bench, one in pairs]),
         oracle=np.array([bench.oracle.at(one.spent) for bench, one in pairs]),
+        least_p99=None if draws is None else np.array([bench.least_p99(one.spent) for bench, one in pairs]),
         p99_worse={
             reading: _least_p99_excess(pairs, reading, draws)
             for reading in Reading

@@ -165,6 +165,18 @@ def _ranges(rows: Sequence[Row]) -> list[Line]:
         claim = f"{policy}: {what} TTFT cut against {reading.value} chance, alpaca"
         figure = f"{judged:.1%} (all overheads: {everywhere:.1%})"
         lines.append(Line("paper's ranges", claim, f">= {target:.0%}", figure, judged >= target))
+    return lines + _bounds_of_p99(rows)
+
+
+def _bounds_of_p99(rows: Sequence[Row]) -> list[Line]:
+    """What the judged half itself allows, as the ranges are averaged: no target can be above it."""
+    lines = []
+    for reading in Reading:
+        for regime, policy in DEFAULT.items():
+            bare = [row for row in rows if row.prompts == "alpaca" and row.overhead == 0]
+            largest = _median_of_services((row, f.largest_p99_cut(reading)) for row, f in _of(bare, policy))
+            claim = f"{regime.value}: largest P99 cut against {reading.value} chance, by any schedule, alpaca"
+            lines.append(Line("paper's ranges", claim, "-", f"{largest:.1%}", None))
     return lines
 
 
@@ -187,9 +199,15 @@ def _joint(rows: Sequence[JointRow]) -> list[Line]:
     """The devices as reported, without overhead, for the cut; all rows for what must not be worse."""
     lines = []
     for regime in Regime:
-        cuts = [row.cut for row in rows if row.regime is regime and row.overhead == 0]
+        bare = [row for row in rows if row.regime is regime and row.overhead == 0]
+        useful = [row for row in bare if row.largest_cut > HEADROOM]
+        median, everywhere = (_quantile([row.cut for row in some], 0.5) for some in (useful, bare))
         claim = f"{regime.value}: median cut of the mean by one budget over prefill and decode"
-        lines.append(_at_least("joint", claim, 0.25, _quantile(cuts, 0.5)))
+        figure = f"{median:.1%} ({len(useful)} rows with headroom; all {len(bare)}: {everywhere:.1%})"
+        lines.append(Line("joint", claim, ">= 25%", figure, median >= 0.25))
+        largest = _quantile([row.largest_cut for row in useful], 0.5)
+        claim = f"{regime.value}: that median if every request raced"
+        lines.append(Line("joint", claim, "-", f"{largest:.1%}", None))
         slower = [row.slower > 0 for row in rows if row.regime is regime]
         lines.append(_at_most("joint", f"{regime.value}: rows slower beyond the interval", 0.0, _share(slower)))
     return lines

@@ -15,7 +15,7 @@ import pytest
 from serve_app.core.cost import Regime
 from serve_app.core.schedule import NEVER
 from serve_app.sim.ablation import MANNERS, PRICES, RATIOS, Saving, ablate
-from serve_app.sim.joint import play_joint
+from serve_app.sim.joint import JointRow, play_joint
 from serve_app.sim.judge import Reading
 from serve_app.sim.policies import CONTENDERS, DEFAULT, DISCO_D, DISCO_D_STAR, DISCO_S, DISCO_S_STAR, baselines
 from serve_app.sim.rows import Case, Figures, Row, play_case
@@ -76,6 +76,7 @@ def figures(mean: float, **changes: object) -> Figures:
         p99_of=dict.fromkeys(Reading, 4 * two),
         optimum=0.5 * two,
         oracle=0.25 * two,
+        least_p99=1 * two,
         p99_worse={},
     )
     return replace(base, **changes)  # type: ignore[arg-type]
@@ -88,6 +89,7 @@ def test_capture_and_cuts_are_shares() -> None:
     assert some.capture(some.oracle) == pytest.approx(0.4 / 0.75)
     assert some.mean_cut(Reading.EXCLUSIVE) == pytest.approx(0.7)
     assert some.p99_cut(Reading.CONCURRENT) == pytest.approx(0.5)
+    assert some.largest_p99_cut(Reading.CONCURRENT) == pytest.approx(0.75)
 
 
 def row(regime: Regime, slower: float = -1.0, **by_name: Figures) -> Row:
@@ -133,6 +135,24 @@ def test_rows_without_headroom_are_counted_and_left_out_of_capture() -> None:
     lines = judge([row(Regime.DEVICE_CONSTRAINED), row(Regime.DEVICE_CONSTRAINED, star=flat)], [], [])
     assert verdict(lines, "device-constrained: rows in which").figure == "1 of 2"
     assert [line.met for line in lines if line.claim == f"{DISCO_D_STAR}: median"] == [True]
+
+
+def test_the_bound_of_p99_stands_beside_the_ranges(rows: list[Row]) -> None:
+    regime = rows[0].regime
+    lines = judge([replace(one, prompts="alpaca", overhead=0.0) for one in rows], [], [])
+    for reading in Reading:
+        bound = verdict(lines, f"{regime.value}: largest P99 cut against {reading.value}")
+        policy = verdict(lines, f"{DEFAULT[regime]}: P99 TTFT cut against {reading.value}")
+        assert bound.met is None
+        assert float(policy.figure.split("%")[0]) <= float(bound.figure.split("%")[0]) + 0.5
+
+
+def test_a_joint_row_that_cannot_be_faster_is_counted_and_left_out_of_the_median() -> None:
+    fast = JointRow("made-up", "phone", 0.0, Regime.DEVICE_CONSTRAINED, 0.1, 0.6, 1.0, 0.1, 0.1, -1.0, floor=0.5)
+    flat = replace(fast, joint=1.0, floor=0.99)
+    lines = judge([], [fast, flat], [])
+    assert verdict(lines, "device-constrained: median cut of").figure == "40.0% (1 rows with headroom; all 2: 20.0%)"
+    assert verdict(lines, "device-constrained: that median").figure == "50.0%"
 
 
 @pytest.mark.parametrize("regime", list(Regime))
