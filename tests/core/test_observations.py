@@ -68,6 +68,24 @@ def test_the_window_forgets_a_regime_that_is_over() -> None:
     assert set(samples_of(observations)) == {4.0}
 
 
+def test_a_server_that_becomes_another_one_is_what_its_newest_answers_say() -> None:
+    observations = EndpointObservations(SERVER, 500)
+    rng = np.random.default_rng(3)
+    for ttft in rng.uniform(0.3, 0.4, 200):
+        assert not observations.first_token(60, ttft)
+    told = [observations.first_token(60, ttft) for ttft in rng.uniform(4.0, 5.0, 30)]
+    assert told.count(True) == 1
+    former = [ttft for ttft in samples_of(observations) if ttft < 4.0]
+    assert len(former) <= 1, "neither the window nor the prior say otherwise"
+
+
+def test_a_device_whose_prompts_become_longer_is_still_the_same() -> None:
+    observations = EndpointObservations(DEVICE, 500)
+    lengths = [10 + number % 7 for number in range(100)] + [1000 + number for number in range(20)]
+    assert not any(observations.first_token(length, LINE.predict(length)) for length in lengths)
+    assert observations.ttfts_seen == 120
+
+
 def test_a_server_that_is_modelled_as_a_line_still_has_a_distribution() -> None:
     lengths = (10, 60)
     assert EndpointObservations(DEVICE, 500).ttft_distribution(lengths).samples.tolist() == [0.5, 1.0]
@@ -211,11 +229,12 @@ def test_any_observation_gives_a_usable_profile(
 
 
 def test_a_smaller_window_keeps_the_newest() -> None:
-    observations = seen(SERVER, [(60, float(i)) for i in range(100)])
+    ttfts = [float(37 * i % 101) for i in range(100)]
+    observations = seen(SERVER, [(60, ttft) for ttft in ttfts])
     for i in range(100):
         observations.decoded(i + 1, 1.0)
     observations.resize(ENOUGH)
-    assert samples_of(observations) == [float(i) for i in range(70, 100)]
+    assert samples_of(observations) == sorted(ttfts[70:])
     assert observations.profile().decode_rate == pytest.approx(85.5)
 
 
@@ -227,7 +246,7 @@ def test_what_is_late_takes_some_observations_to_tell() -> None:
 
 
 def test_a_server_is_late_whatever_the_prompt_and_a_device_by_how_far_it_falls_behind_its_line() -> None:
-    server = seen(SERVER, [(50, rank / 100) for rank in range(1, 100)]).seldom_later(0.95)
+    server = seen(SERVER, [(50, 37 * rank % 100 / 100) for rank in range(1, 100)]).seldom_later(0.95)
     assert server == LinearTtft(0.0, 0.95)
     device = seen(DEVICE, [(50, LINE.predict(50) + 0.1 * (rank % 10 == 9)) for rank in range(40)]).seldom_later(0.95)
     assert device is not None
@@ -252,7 +271,8 @@ def test_nobody_has_habits_before_enough_was_seen() -> None:
 
 
 def test_a_server_s_habit_is_the_slowest_of_a_hundred_whatever_the_prompt() -> None:
-    usual = habits(SERVER, [(7 * rank, rank / 100) for rank in range(1, 101)], [rank / 10 for rank in range(1, 101)])
+    ranks = [37 * number % 101 for number in range(1, 101)]
+    usual = habits(SERVER, [(7 * rank, rank / 100) for rank in ranks], [rank / 10 for rank in ranks])
     assert usual.patience(10) == usual.patience(5000) == (0.99, 9.9)
 
 
