@@ -43,6 +43,9 @@ AUTHENTICATION: Final = "RAY_AUTH_MODE"
 #: Where the user may have put that token, or the path of its file.
 TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
+#: Where vLLM puts the sockets between its processes. It leaves some behind.
+SOCKETS: Final = "VLLM_RPC_BASE_PATH"
+
 #: Ray's switches for this process and all that it starts. They have to be set before Ray is imported.
 ENVIRONMENT: Final = {
     "RAY_ADDRESS": "local",
@@ -113,6 +116,7 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
     # A socket's path has room for 103 characters, and Ray adds up to 70.
     directory = Path(tempfile.mkdtemp(prefix=directory_prefix(os.getpid()), dir=DIRECTORIES))
     logs: Path | None = None
+    sockets = os.environ.setdefault(SOCKETS, str(directory))
     try:
         _start(configuration, directory)
         yield
@@ -123,6 +127,8 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
         raise LaunchFailed(error.message, logs) from None
     finally:
         _shut_down(application_name(configuration))
+        if sockets == str(directory):
+            del os.environ[SOCKETS]
         if logs is not None:
             directory.rename(logs)
             logs.chmod(0o700)

@@ -107,6 +107,7 @@ class Planner:
     def adopt(self, infos: Sequence[EndpointInfo], costs: CostModel) -> None:
         """Other endpoints, each with its cost and estimates, or other prices. The side that is dear may change."""
         self._infos, self.costs = tuple(infos), costs
+        self._passed_over = Counter({info.id: self._passed_over[info.id] for info in infos})
         kind = _dear_kind(self.config, self._infos, costs)
         if kind is not self.constrained_kind:
             self.constrained_kind = kind

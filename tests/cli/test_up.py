@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import signal
 import socket
@@ -268,6 +269,27 @@ def test_a_failed_start_keeps_its_logs_and_nothing_else(
     assert [failed.value.logs] == list(tmp_path.iterdir())
     assert failed.value.logs is not None
     assert (failed.value.logs / "log").read_text() == "why"
+
+
+@pytest.mark.parametrize("chosen", [None, "/elsewhere"])
+def test_sockets_of_vllm_go_with_the_service_unless_the_user_has_a_place_for_them(
+    configuration: Configuration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    seen = []
+    if chosen is None:
+        monkeypatch.delenv(launch.SOCKETS, raising=False)
+    else:
+        monkeypatch.setenv(launch.SOCKETS, chosen)
+    monkeypatch.setattr(launch, "DIRECTORIES", tmp_path)
+    monkeypatch.setattr(
+        launch, "_start", lambda _, directory: seen.append((os.environ[launch.SOCKETS], str(directory)))
+    )
+    monkeypatch.setattr(launch, "_shut_down", lambda _: None)
+    with launch.running(configuration, {}):
+        pass
+    ((place, directory),) = seen
+    assert place == (chosen or directory)
+    assert os.environ.get(launch.SOCKETS) == chosen
 
 
 def test_a_router_that_no_node_may_host_is_told_with_the_remedy_and_without_logs(
