@@ -8,12 +8,16 @@ from collections.abc import Mapping
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-#: W3C Trace Context, level 2: version, trace, parent, flags; neither the version ff nor an id of zeros.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+#: W3C Trace Context, level 2: version, trace, parent, flags; neither the version ff nor an id of zeros. A later version
+#: may say more after that.
+_IDS = r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(rf"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(?:-.*)?")
 #: Values are printable, without a comma or an equals sign.
 _MEMBER = r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{1,256}"
 _TRACESTATE = re.compile(rf"{_MEMBER}(?:, *{_MEMBER})*")
 _MOST_TRACESTATE = 512
+#: Characters of a traceparent of version 00.
+_KNOWN = 55
 
 
 def request_id(given: str | None) -> str:
@@ -28,7 +32,8 @@ def trace_carrier(headers: Mapping[str, str]) -> dict[str, str]:
     parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
     if not _TRACEPARENT.fullmatch(parent):
         return {}
-    carrier = {"traceparent": parent}
+    # What is handed on is of the version that is understood.
+    carrier = {"traceparent": f"00{parent[2:_KNOWN]}"}
     if len(state) <= _MOST_TRACESTATE and _TRACESTATE.fullmatch(state):
         carrier["tracestate"] = state
     return carrier

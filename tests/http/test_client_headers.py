@@ -43,6 +43,12 @@ def test_a_broken_parent_takes_its_state_along(parent: str) -> None:
     assert trace_carrier({"traceparent": parent, "tracestate": "a=b"}) == {}
 
 
+@pytest.mark.parametrize("more", ["", "-", "-of what is to come"])
+def test_of_a_version_to_come_what_is_known_is_taken(more: str) -> None:
+    assert trace_carrier({"traceparent": "01" + PARENT[2:] + more}) == {"traceparent": PARENT}
+    assert trace_carrier({"traceparent": "01" + PARENT[2:] + "0"}) == {}
+
+
 @pytest.mark.parametrize(
     "state", ["", "a", "=b", "A=b", "a=b=c", "a=é", "a=\x1b[31m", "a=b,", "a=b\n", "a=b,\tc=d", "a=" + "v" * 510]
 )
