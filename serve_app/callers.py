@@ -21,7 +21,7 @@ _MINUTE = 60.0
 _DOORS: Final[Mapping[Scope, str]] = {
     "api": "/v1",
     "metrics": "/metrics",
-    "operator": "/disco",
+    "operator": "/disco, but for what devices report",
     "device": "what its devices report",
 }
 
