@@ -268,6 +268,20 @@ def test_the_deepest_debt_leaves_half_of_the_share_to_plan_hedges_with() -> None
     assert budget.planned_share == 0.2
 
 
+def test_one_reservation_moves_a_small_share_no_further_than_a_large_one_for_its_size() -> None:
+    def moved(share: float) -> float:
+        """By a race that was needed, relative to the share."""
+        budget = TokenBudget(share)
+        budget.admit(100)
+        budget.balance = budget.typical
+        assert budget.planned_share == share
+        assert budget.reserve(100) is not None
+        return (share - budget.planned_share) / share
+
+    assert moved(0.1) == pytest.approx(moved(1 / 3))
+    assert 0 < moved(0.9) < moved(1 / 3) < moved(0.02)
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.floats(0.05, 0.95), st.floats(0.5, 2.0), st.integers(0, 2**32 - 1))
 def test_the_share_is_met_by_a_policy_that_spends_too_much_or_too_little(share: float, bias: float, seed: int) -> None:
