@@ -36,7 +36,8 @@ from serve_app.core.session import StreamSession
 from serve_app.core.ticks import tick_before
 
 #: Paced text goes out at the last tick at which its first token is not yet due within this share of the slack, with all
-#: that is due within the slack. Ticks come every quarter of a slack, so the earliest leaves three eighths of it ahead.
+#: that is due within a slack from then on. Ticks come every quarter of a slack, so that is once per slack, and the
+#: first token leaves at most three eighths of it ahead.
 PACED_MARGIN = 0.125
 
 #: Seconds for which the end of a stream waits for legs to stop. One that hangs stops by itself when it can.
@@ -269,7 +270,7 @@ class StreamDriver:
     def _take(self) -> Emit:
         """Everything that is ready to go and was written by the same endpoint, as one."""
         emit = self._outbox.popleft()
-        horizon = self._loop.time() + self.session.config.slack
+        horizon = self._loop.time() + (1 + PACED_MARGIN) * self.session.config.slack
         while self._outbox and self._outbox[0].endpoint == emit.endpoint:
             due = self.session.buffer.due_at(self._outbox[0].index)
             if self._job.delivery == "paced" and due is not None and due > horizon:
