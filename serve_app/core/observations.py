@@ -7,12 +7,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.shift import NEWEST, has_shifted
+from serve_app.core.shift import MOST, NEWEST, has_shifted
 from serve_app.core.watch import Patience
 
 #: Observations below which the prior completes a distribution.
@@ -69,8 +70,10 @@ class EndpointObservations:
             return False
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
         self._ttfts.append((max(1, prompt_tokens), max(0.0, seconds), came))
-        ttfts = [ttft for _, ttft, _ in self._ttfts]
-        if not isinstance(self._prior.ttft, EmpiricalTtft) or not has_shifted(ttfts):
+        if not isinstance(self._prior.ttft, EmpiricalTtft):
+            return False
+        ttfts = [ttft for _, ttft, _ in islice(reversed(self._ttfts), MOST)][::-1]
+        if not has_shifted(ttfts):
             return False
         while len(self._ttfts) > NEWEST:
             self._ttfts.popleft()

@@ -10,13 +10,15 @@ from typing import Final
 #: Newest answers that are looked at together, and those before them that it takes to tell.
 NEWEST: Final = 10
 ENOUGH_BEFORE: Final = 40
+#: Answers that are looked at, at most: every one that comes is compared with them.
+MOST: Final = 400
 #: Standard deviations of the rank sum (Mann-Whitney): by chance alone it is that far off once in half a million times.
 #: Ten answers reach it only if nearly all of them are faster, or slower, than nearly all before.
 CERTAIN: Final = 4.8
 
 
 def has_shifted(ttfts: Sequence[float]) -> bool:
-    """``ttfts``: seconds, oldest first."""
+    """``ttfts``: seconds, oldest first, the last ``MOST`` of them or fewer."""
     before, newest = sorted(ttfts[:-NEWEST]), ttfts[-NEWEST:]
     if len(before) < ENOUGH_BEFORE:
         return False

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import serve_app.core.observations as observations_module
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
 from serve_app.core.observations import ENOUGH, ENOUGH_FOR_MEDIAN, EndpointObservations, Habits, theil_sen_slope
+from serve_app.core.shift import MOST
 
 LINE = LinearTtft(slope=0.01, intercept=0.4)
 DEVICE = LatencyProfile(LINE, prefill_rate=100.0, decode_rate=14.0)
@@ -77,6 +79,15 @@ def test_a_server_that_becomes_another_one_is_what_its_newest_answers_say() -> N
     assert told.count(True) == 1
     former = [ttft for ttft in samples_of(observations) if ttft < 4.0]
     assert len(former) <= 1, "neither the window nor the prior say otherwise"
+
+
+def test_however_long_the_window_an_answer_is_compared_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    monkeypatch.setattr(observations_module, "has_shifted", lambda ttfts: bool(sizes.append(len(ttfts))))
+    observations = EndpointObservations(SERVER, 100_000)
+    for number in range(1000):
+        observations.first_token(60, float(number))
+    assert max(sizes) == sizes[-1] == MOST
 
 
 def test_a_device_whose_prompts_become_longer_is_still_the_same() -> None:
