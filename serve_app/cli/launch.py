@@ -43,8 +43,8 @@ AUTHENTICATION: Final = "RAY_AUTH_MODE"
 #: Where the user may have put that token, or the path of its file.
 TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
-#: Where vLLM puts the sockets between its processes. It leaves some behind.
-SOCKETS: Final = "VLLM_RPC_BASE_PATH"
+#: Where programs put what they think of as temporary. vLLM's processes leave sockets and files behind.
+TEMPORARY: Final = "TMPDIR"
 
 #: Ray's switches for this process and all that it starts. They have to be set before Ray is imported.
 ENVIRONMENT: Final = {
@@ -113,10 +113,10 @@ def prepare(environment: Mapping[str, str] = ENVIRONMENT) -> None:
 def running(configuration: Configuration, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
     """The application, submitted; it is gone without a trace when the block ends. Call within ``stop_by_signal``."""
     prepare(environment)
-    # A socket's path has room for 103 characters, and Ray adds up to 70.
+    # Only its user may enter it. Ray keeps opening its own directory, below this one, to everybody.
     directory = Path(tempfile.mkdtemp(prefix=directory_prefix(os.getpid()), dir=DIRECTORIES))
     logs: Path | None = None
-    sockets = os.environ.setdefault(SOCKETS, str(directory))
+    temporary = os.environ.setdefault(TEMPORARY, str(directory))
     try:
         _start(configuration, directory)
         yield
@@ -127,11 +127,10 @@ def running(configuration: Configuration, environment: Mapping[str, str] = ENVIR
         raise LaunchFailed(error.message, logs) from None
     finally:
         _shut_down(application_name(configuration))
-        if sockets == str(directory):
-            del os.environ[SOCKETS]
+        if temporary == str(directory):
+            os.environ.pop(TEMPORARY, None)
         if logs is not None:
             directory.rename(logs)
-            logs.chmod(0o700)
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -190,7 +189,8 @@ def _start_ray(cpus: int, directory: Path, attempts: int = 2) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _temp_dir=str(directory),
+            # A socket's path has room for 103 characters, and Ray adds up to 70.
+            _temp_dir=str(directory / "r"),
         )
     except Exception as error:
         ray.shutdown()
@@ -202,9 +202,6 @@ def _start_ray(cpus: int, directory: Path, attempts: int = 2) -> None:
                 "Close other programs and try again"
             ) from error
         _start_ray(cpus, directory, attempts - 1)
-    else:
-        # Ray opens it to everybody.
-        directory.chmod(0o700)
 
 
 def application_name(configuration: Configuration) -> str:

@@ -47,8 +47,8 @@ class Observation(NamedTuple):
 class Estimates:
     """Sliding windows of observations, and the beliefs of the last ``refit``.
 
-    ``news``: observations since then; ``shifted``: by one of them a server has become another one. Other routers'
-    observations count as much as one's own; the window forgets the oldest first.
+    ``news``: observations since then. Other routers' observations count as much as one's own; the window forgets the
+    oldest first.
     """
 
     def __init__(self, priors: Mapping[EndpointId, LatencyProfile], window: int) -> None:
@@ -95,13 +95,9 @@ class Estimates:
         for known in (self._endpoints, self.profiles, self._habits):
             known.pop(endpoint, None)
 
-    def forget_ttfts(self, endpoint: EndpointId) -> None:
-        """From the next refit on, an endpoint's TTFT is believed to be as its prior says."""
-        self._endpoints[endpoint].forget_ttfts()
-
     def refit(self) -> None:
         # Cleared first: what an estimate cannot digest now, it will not digest at once either.
-        self.news, self.shifted = 0, False
+        self.news = 0
         self.profiles = {name: endpoint.profile() for name, endpoint in self._endpoints.items()}
         self._habits = {name: endpoint.usual(self.profiles[name]) for name, endpoint in self._endpoints.items()}
         self.prompts = LengthDistribution.of_samples(_completed(self._prompts, PRIOR_PROMPT))
@@ -132,9 +128,9 @@ class Estimates:
             case Seen.ANSWER:
                 self._answers.append(seen.tokens)
             case Seen.FIRST_TOKEN if endpoint := self._endpoints.get(seen.endpoint):
-                self.shifted |= endpoint.first_token(seen.tokens, seen.seconds)
+                endpoint.first_token(seen.tokens, seen.seconds)
             case Seen.NO_TOKEN if endpoint := self._endpoints.get(seen.endpoint):
-                self.shifted |= endpoint.first_token(seen.tokens, seen.seconds, came=False)
+                endpoint.first_token(seen.tokens, seen.seconds, came=False)
             case Seen.DECODED if endpoint := self._endpoints.get(seen.endpoint):
                 endpoint.decoded(seen.tokens, seen.seconds)
             case Seen.SILENCE if endpoint := self._endpoints.get(seen.endpoint):

@@ -6,14 +6,12 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serve_app.core.latency import EmpiricalTtft, LatencyProfile, LinearTtft
-from serve_app.core.shift import MOST, NEWEST, has_shifted
 from serve_app.core.watch import Patience
 
 #: Observations below which the prior completes a distribution.
@@ -42,10 +40,7 @@ class Habits:
 
 
 class EndpointObservations:
-    """TTFTs in seconds with their prompt lengths, decode rates in tokens per second. Impossible ones are ignored.
-
-    When a server has become another one, its former TTFTs are forgotten; a device's, read by prompt length, are not.
-    """
+    """TTFTs in seconds with their prompt lengths, decode rates in tokens per second. Impossible ones are ignored."""
 
     def __init__(self, prior: LatencyProfile, window: int) -> None:
         self._prior = prior
@@ -64,25 +59,11 @@ class EndpointObservations:
     def ttfts_seen(self) -> int:
         return len(self._ttfts)
 
-    def first_token(self, prompt_tokens: int, seconds: float, *, came: bool = True) -> bool:
-        """``came`` False: nobody waited any longer for it. True if the server has become another one."""
-        if not math.isfinite(seconds):
-            return False
+    def first_token(self, prompt_tokens: int, seconds: float, *, came: bool = True) -> None:
+        """``came`` False: nobody waited any longer for it."""
         # Seconds of two clocks are subtracted to get here, so a tiny negative one is possible.
-        self._ttfts.append((max(1, prompt_tokens), max(0.0, seconds), came))
-        if not isinstance(self._prior.ttft, EmpiricalTtft):
-            return False
-        ttfts = [ttft for _, ttft, _ in islice(reversed(self._ttfts), MOST)][::-1]
-        if not has_shifted(ttfts):
-            return False
-        while len(self._ttfts) > NEWEST:
-            self._ttfts.popleft()
-        self._prior = replace(self._prior, ttft=EmpiricalTtft(ttfts[-NEWEST:]))
-        return True
-
-    def forget_ttfts(self) -> None:
-        """What was seen says nothing any more."""
-        self._ttfts.clear()
+        if math.isfinite(seconds):
+            self._ttfts.append((max(1, prompt_tokens), max(0.0, seconds), came))
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """``tokens`` came in the ``seconds`` after the first one."""

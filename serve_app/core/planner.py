@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -91,7 +90,6 @@ class Planner:
         self.estimates = Estimates({info.id: priors[info.id] for info in infos}, config.window)
         self.fitted_at: float | None = None
         self._stale = False
-        self._passed_over: Counter[EndpointId] = Counter()
         self._share = config.budget
         self._decode = PROMPTS_ONLY
         self._fitted: dict[tuple[EndpointId, int, EndpointId, int], Policy] = {}
@@ -107,7 +105,6 @@ class Planner:
     def adopt(self, infos: Sequence[EndpointInfo], costs: CostModel) -> None:
         """Other endpoints, each with its cost and estimates, or other prices. The side that is dear may change."""
         self._infos, self.costs = tuple(infos), costs
-        self._passed_over = Counter({info.id: self._passed_over[info.id] for info in infos})
         kind = _dear_kind(self.config, self._infos, costs)
         if kind is not self.constrained_kind:
             self.constrained_kind = kind
@@ -165,27 +162,10 @@ class Planner:
             self._refit_if_due(now, self.config.budget if share is None else share)
             choice = self._choose(eligible, prompt_tokens, queue)
             plan = choice.policy.decide(prompt_tokens, u)
-            self._count_passed_over(eligible, plan)
         except Exception:  # noqa: BLE001 - a failed estimate must not fail a request; the counter tells
             self.fallbacks += 1
             return self._static(eligible, afford)
         return _afforded(plan, choice, afford)
-
-    def _count_passed_over(self, eligible: Sequence[EndpointInfo], plan: DispatchPlan) -> None:
-        """Nobody would ever learn that an endpoint is fast again after a slow spell, as only the fastest are asked.
-
-        So after ``window`` requests that it could have served, it is thought to be what its prior says.
-        """
-        asked = {launch.endpoint for launch in plan.launches}
-        for info in eligible:
-            if info.id in asked:
-                self._passed_over.pop(info.id, None)
-                continue
-            self._passed_over[info.id] += 1
-            if self._passed_over[info.id] >= self.config.window:
-                del self._passed_over[info.id]
-                self.estimates.forget_ttfts(info.id)
-                self._stale = True
 
     def _choose(self, eligible: Sequence[EndpointInfo], prompt_tokens: int, queue: Queue) -> _Choice:
         policy = self.config.policy
@@ -277,7 +257,6 @@ class Planner:
         if (
             last is not None
             and not self._stale
-            and not self.estimates.shifted
             and (not news or (news < MOST_NEWS and now - last < self.config.refit_seconds))
         ):
             return

@@ -157,6 +157,7 @@ def test_the_service_ends_its_streams_and_leaves_neither_a_process_nor_a_directo
         with httpx.stream("POST", address, json=LONG_ANSWER, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
+            assert directory.stat().st_mode & 0o777 == 0o700, "whatever Ray does to its own"
             send(process.pid, number)
             *_, last = (line for line in lines if line)
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"

@@ -158,7 +158,7 @@ def answered(planner: Planner, endpoint: str, ttfts: Sequence[float], prompt_tok
 
 def test_the_second_of_a_kind_backs_the_first_where_that_is_later_than_it_mostly_was() -> None:
     planner = make()
-    answered(planner, "cloud", [37 * rank % 100 / 100 for rank in range(1, 100)])
+    answered(planner, "cloud", [rank / 100 for rank in range(1, 100)])
     chosen = plan(planner, eligible=(FAR, CLOUD))
     assert chosen == DispatchPlan(
         (Launch("cloud"), Launch("far", 0.95)), "backup", "hedge after 0.95 s: cloud is seldom later"
@@ -275,31 +275,6 @@ def test_it_refits_when_there_is_news_and_the_fit_is_old() -> None:
     assert planner.profile("cloud").expected_ttft(62) == pytest.approx(0.7)
     drift(planner, 1.1, count=60)
     assert plan(planner, now=110.1).launches[1].delay == 1.1, "so much news is not left to grow old"
-
-
-def test_it_refits_at_once_when_a_server_has_become_another_one() -> None:
-    planner = make(PlannerConfig(refit_seconds=1000.0))
-    for ttft in np.random.default_rng(3).uniform(0.3, 0.4, 200):
-        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 62, ttft, "cloud"))
-    plan(planner)
-    fits = planner.fits
-    drift(planner, 3.0, count=10)
-    plan(planner)
-    assert planner.fits == fits + 1
-    assert planner.profile("cloud").expected_ttft(62) == pytest.approx(3.0, rel=0.1)
-
-
-def test_an_endpoint_that_was_slow_once_is_asked_again() -> None:
-    """Both clouds are as their priors say, until the faster one has a slow spell."""
-    planner = make(PlannerConfig(PolicyName.CLOUD_ONLY, window=40))
-    drift(planner, 60.0, count=20)
-    chosen = []
-    for second in range(100):
-        (launch,) = plan(planner, now=20.0 * second).launches
-        chosen.append(launch.endpoint)
-        seconds = 0.5 if launch.endpoint == "cloud" else 5.0
-        planner.estimates.observe(Observation(Seen.FIRST_TOKEN, 62, seconds, launch.endpoint))
-    assert chosen == ["far"] * 40 + ["cloud"] * 60
 
 
 def test_without_news_nothing_is_fitted_again() -> None:
