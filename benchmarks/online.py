@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -227,12 +228,39 @@ def _drift_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1 request is needed")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError("a budget is a share above 0 and below 1")
+    return share
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError("an overhead is a finite number of seconds, 0 or more")
+    return seconds
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError("there is no such file; `disco traces` says where to get it")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=4000)
-    parser.add_argument("--budgets", type=float, nargs="+", default=list(BUDGETS))
-    parser.add_argument("--overheads", type=float, nargs="+", default=list(OVERHEADS))
-    parser.add_argument("--llmperf", type=Path, help="llmperf_2023_individual.csv, for drift in runs")
+    parser.add_argument("--requests", type=_count, default=4000)
+    parser.add_argument("--budgets", type=_share, nargs="+", default=list(BUDGETS))
+    parser.add_argument("--overheads", type=_seconds, nargs="+", default=list(OVERHEADS))
+    parser.add_argument("--llmperf", type=_file, help="llmperf_2023_individual.csv, for drift in runs")
     parser.add_argument("--quick", action="store_true", help="three budgets and one overhead: a look")
     parser.add_argument("--only", choices=["spend", "drift"])
     options = parser.parse_args()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from serve_app.sim.bounds import Floats
 
-#: Rounding, in shares of all requests.
+#: Rounding, in shares of all requests and in seconds: a + b - b may be a little less than a.
 _EPSILON = 1e-12
 
 
@@ -29,8 +29,8 @@ def least_with_waits(
 
     def exceeding(x: float) -> float:
         waits = x - answers
-        starts = np.where(waits > 0, 1 - np.searchsorted(server, waits, side="right") / server.size, 1.0)
-        served = _cheapest(prompts * starts, chance, waits >= 0, limit)
+        later = 1 - np.searchsorted(server, waits + _EPSILON, side="right") / server.size
+        served = _cheapest(prompts * np.where(waits > _EPSILON, later, 1.0), chance, waits >= -_EPSILON, limit)
         return float((server > x).mean()) * (1 - served)
 
     moments = np.concatenate([server, answers, (server[:, None] + answers).ravel()])
