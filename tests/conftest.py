@@ -25,6 +25,8 @@ os.environ.update(
     RAY_USAGE_STATS_ENABLED="0",
     RAY_AUTH_MODE="disabled",
     RAY_SERVE_CONTROL_LOOP_INTERVAL_S="0.02",
+    # Other tests keep the machine busy while Serve's proxy comes up, for which it has 5 s otherwise.
+    RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="30",
     RAY_SERVE_LOG_TO_STDERR="0",
     RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S="0",
 )

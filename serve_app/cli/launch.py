@@ -62,6 +62,8 @@ ENVIRONMENT: Final = {
     "RAY_SERVE_LOG_TO_STDERR": "0",
     # Seconds. At Serve's 0.1 the controller alone keeps 3 % of a core busy, streams or not.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+    # Seconds. Serve's 5 are too few for its proxy on a busy machine: it is killed, and the start fails.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
 }
 
 
