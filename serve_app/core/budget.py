@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 #: Requests over which a surplus is worked off by planning with more than the share, and a debt by planning with less.
 #: Debts may take longer: nothing is lost by that, as credit is that piles up too far.
 SURPLUS, DEBT = 30.0, 60.0
-#: The share below which both take longer, as it is smaller, and how many times as long at most. One reservation more or
-#: less moves a small share far, and a policy that is now too lavish and now too thrifty buys less with the same tokens.
+#: The share below which a surplus takes longer, as it is smaller, and how many times as long at most; a debt by the
+#: root of that. One reservation moves a small share far, and a policy that is now lavish and now thrifty buys less.
 SMALL, LONGEST = 1 / 3, 10 / 3
 #: Part of the share that is planned with in the deepest debt. Hedges against an outage made it, and a policy that plans
 #: with nothing does not hedge in the next one. What may be spent, the bucket decides.
@@ -90,8 +91,8 @@ class TokenBudget:
         if not self._mean:
             return self._share
         wanted = min(self.typical, self.debt)
-        horizon = SURPLUS if self.balance > wanted else DEBT
-        horizon *= max(1.0, SMALL / max(self._share, SMALL / LONGEST))
+        longer = max(1.0, SMALL / max(self._share, SMALL / LONGEST))
+        horizon = SURPLUS * longer if self.balance > wanted else DEBT * math.sqrt(longer)
         steered = self._share + (self.balance - wanted) / (horizon * self._mean)
         return min(1.0, max(LEAST * self._share, steered))
 

@@ -268,18 +268,17 @@ def test_the_deepest_debt_leaves_half_of_the_share_to_plan_hedges_with() -> None
     assert budget.planned_share == 0.2
 
 
-def test_one_reservation_moves_a_small_share_no_further_than_a_large_one_for_its_size() -> None:
-    def moved(share: float) -> float:
-        """By a race that was needed, relative to the share."""
+def test_a_surplus_of_a_small_share_is_worked_off_more_gently_and_a_debt_a_little_so() -> None:
+    def moved(share: float, reservations: float) -> float:
+        """Of the share, by a balance that is so many typical reservations off, relative to the share."""
         budget = TokenBudget(share)
         budget.admit(100)
-        budget.balance = budget.typical
-        assert budget.planned_share == share
-        assert budget.reserve(100) is not None
-        return (share - budget.planned_share) / share
+        budget.balance = budget.typical * (1 + reservations)
+        return (budget.planned_share - share) / share
 
-    assert moved(0.1) == pytest.approx(moved(1 / 3))
-    assert 0 < moved(0.9) < moved(1 / 3) < moved(0.02)
+    assert moved(0.5, 0.0) == 0
+    assert moved(0.1, 0.1) == pytest.approx(moved(1 / 3, 0.1))
+    assert moved(1 / 3, -1.0) > 2 * moved(0.1, -1.0) > 4 * moved(1 / 3, -1.0)
 
 
 @settings(deadline=None, max_examples=20)
