@@ -81,10 +81,10 @@ class Bench:
         self.prompts = lengths.lengths
         #: Probability of each length.
         self.chance = lengths.probabilities
-        self.answers: Floats = device.slope * self.prompts.astype(np.float64) + device.intercept
-        answers = self.answers
+        self._tokens: Floats = self.prompts.astype(np.float64)
+        self._answers: Floats = device.slope * self._tokens + device.intercept
         shape = (self.server.size, self.prompts.size)
-        server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(answers, shape)
+        server, phone = np.broadcast_to(self.server[:, None], shape), np.broadcast_to(self._answers, shape)
         #: TTFTs of the two sides alone, by T_s and length.
         self.cheap: Floats = server if regime is Regime.DEVICE_CONSTRAINED else phone
         self.dear: Floats = phone if regime is Regime.DEVICE_CONSTRAINED else server
@@ -94,8 +94,8 @@ class Bench:
             np.broadcast_to(self.prompts, shape).ravel(), np.ones(u.size, dtype=np.int64), server.ravel(), u.ravel()
         )
         bound = best_waits if regime is Regime.DEVICE_CONSTRAINED else best_share
-        self.optimum: Curve = bound(self.server, self.prompts.astype(np.float64), answers, self.chance)
-        self.oracle: Curve = clairvoyant(self.cheap, self.dear, self.prompts.astype(np.float64), self.chance)
+        self.optimum: Curve = bound(self.server, self._tokens, self._answers, self.chance)
+        self.oracle: Curve = clairvoyant(self.cheap, self.dear, self._tokens, self.chance)
         self._equal = np.ones(self.server.size)
         self._stochastic = {
             Reading.EXCLUSIVE: _Mixture(self.cheap, self.dear, self.chance),
@@ -128,7 +128,7 @@ class Bench:
     def least_p99(self, share: float) -> float:
         """Seconds; no schedule that spends ``share`` of the prompt tokens on these draws has a lower one."""
         least = least_with_waits if self.regime is Regime.DEVICE_CONSTRAINED else least_with_races
-        return least(self.server, self.prompts.astype(np.float64), self.answers, self.chance, share, 1 - TAIL)
+        return least(self.server, self._tokens, self._answers, self.chance, share, 1 - TAIL)
 
     def stochastic_mean(self, reading: Reading, share: float) -> float:
         """Of the random baseline that spends ``share``: every request is chosen with this probability."""

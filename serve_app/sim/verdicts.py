@@ -170,10 +170,10 @@ def _ranges(rows: Sequence[Row]) -> list[Line]:
 
 def _bounds_of_p99(rows: Sequence[Row]) -> list[Line]:
     """What the judged half itself allows, as the ranges are averaged: no target can be above it."""
+    bare = [row for row in rows if row.prompts == "alpaca" and row.overhead == 0]
     lines = []
     for reading in Reading:
         for regime, policy in DEFAULT.items():
-            bare = [row for row in rows if row.prompts == "alpaca" and row.overhead == 0]
             largest = _median_of_services((row, f.largest_p99_cut(reading)) for row, f in _of(bare, policy))
             claim = f"{regime.value}: largest P99 cut against {reading.value} chance, by any schedule, alpaca"
             lines.append(Line("paper's ranges", claim, "-", f"{largest:.1%}", None))
